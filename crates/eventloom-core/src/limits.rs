@@ -1,0 +1,129 @@
+//! What may enter a log, checked before the database is asked, so that the caller's transaction stays usable.
+
+use crate::event::NewEvent;
+
+/// Limits at publish. The defaults fit what every supported broker accepts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PublishLimits {
+    /// Payload, in bytes. 1 MiB unless changed.
+    pub payload_bytes_max: usize,
+    /// Number of headers. 64 unless changed.
+    pub headers_max: usize,
+    /// Name and value of one header together, in bytes. 8 KiB unless changed.
+    pub header_bytes_max: usize,
+    /// Key, in bytes. 1 KiB unless changed.
+    pub key_bytes_max: usize,
+}
+
+impl Default for PublishLimits {
+    fn default() -> Self {
+        PublishLimits {
+            payload_bytes_max: 1 << 20,
+            headers_max: 64,
+            header_bytes_max: 8 << 10,
+            key_bytes_max: 1 << 10,
+        }
+    }
+}
+
+impl PublishLimits {
+    /// Sets the largest payload, in bytes.
+    #[must_use]
+    pub fn payload_bytes_max(mut self, bytes: usize) -> Self {
+        self.payload_bytes_max = bytes;
+        self
+    }
+
+    /// Says whether an event may enter a log. Touches no database.
+    pub fn check(&self, event: &NewEvent) -> Result<(), Refusal> {
+        let payload = event.payload().map_or(0, |payload| payload.bytes().len());
+        if payload > self.payload_bytes_max {
+            return Err(Refusal::PayloadTooLarge {
+                bytes: payload,
+                bytes_max: self.payload_bytes_max,
+            });
+        }
+        let headers = event.headers();
+        if headers.len() > self.headers_max {
+            return Err(Refusal::TooManyHeaders {
+                headers: headers.len(),
+                headers_max: self.headers_max,
+            });
+        }
+        for (name, value) in headers {
+            let bytes = name.len() + value.len();
+            if bytes > self.header_bytes_max {
+                return Err(Refusal::HeaderTooLarge {
+                    name: name.clone(),
+                    bytes,
+                    bytes_max: self.header_bytes_max,
+                });
+            }
+        }
+        if event.event_type().trim().is_empty() {
+            return Err(Refusal::EmptyType);
+        }
+        if let Some(key) = event.key()
+            && key.len() > self.key_bytes_max
+        {
+            return Err(Refusal::KeyTooLarge {
+                bytes: key.len(),
+                bytes_max: self.key_bytes_max,
+            });
+        }
+        if let Some(what) = event.text_with_nul() {
+            return Err(Refusal::NulCharacter { what });
+        }
+        Ok(())
+    }
+}
+
+/// Why an event must not enter a log. Names the value and the limit; nothing was written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The payload is over the limit.
+    #[error("payload of {bytes} bytes is over the limit of {bytes_max} bytes")]
+    PayloadTooLarge {
+        /// Size of the payload.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// More headers than allowed.
+    #[error("{headers} headers are over the limit of {headers_max}")]
+    TooManyHeaders {
+        /// Number of headers.
+        headers: usize,
+        /// The limit.
+        headers_max: usize,
+    },
+    /// One header is over the limit.
+    #[error("header {name:?} of {bytes} bytes (name and value) is over the limit of {bytes_max} bytes")]
+    HeaderTooLarge {
+        /// Name of the header.
+        name: String,
+        /// Size of name and value.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// The key is over the limit.
+    #[error("key of {bytes} bytes is over the limit of {bytes_max} bytes")]
+    KeyTooLarge {
+        /// Size of the key.
+        bytes: usize,
+        /// The limit.
+        bytes_max: usize,
+    },
+    /// CloudEvents demands a type.
+    #[error("the event type is empty; a type such as \"order.placed\" is required")]
+    EmptyType,
+    /// Postgres stores no NUL in text, so neither store does.
+    #[error("{what} holds a NUL character, which a database cannot store as text")]
+    NulCharacter {
+        /// Which attribute.
+        what: &'static str,
+    },
+}

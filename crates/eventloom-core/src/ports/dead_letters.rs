@@ -1,0 +1,93 @@
+//! Dead letters as calls: look, send again, give up. Every verb only changes state; the lane's owner handles.
+
+use super::{held::HeldState, store::Store};
+use crate::{envelope::Recorded, error::StoreError, name::ConsumerName};
+use std::future::Future;
+use time::OffsetDateTime;
+
+/// Which held messages are meant.
+#[derive(Debug, Clone, Default)]
+pub struct LetterFilter {
+    /// Only this consumer.
+    pub consumer: Option<ConsumerName>,
+    /// Only this state; both when `None`.
+    pub state: Option<HeldState>,
+    /// Only this key.
+    pub key: Option<String>,
+    /// Continue after this `(consumer, id)`.
+    pub after: Option<(String, String)>,
+    /// At most this many; 100 when `None`.
+    pub limit: Option<u32>,
+}
+
+/// A held message with everything that is known of it.
+#[derive(Debug, Clone)]
+pub struct DeadLetter {
+    /// Whose.
+    pub consumer: String,
+    /// The message, raw.
+    pub message: Recorded,
+    /// Waiting or dead.
+    pub state: HeldState,
+    /// Whether it stands in its key's queue.
+    pub queued: bool,
+    /// Attempts used.
+    pub attempts: u32,
+    /// When it is tried next.
+    pub due_at: Option<OffsetDateTime>,
+    /// Last error and its chain.
+    pub error: Option<String>,
+    /// What letters are grouped by.
+    pub fingerprint: Option<String>,
+    /// First failure.
+    pub first_failed_at: Option<OffsetDateTime>,
+    /// Last failure.
+    pub last_failed_at: Option<OffsetDateTime>,
+    /// When it was set aside.
+    pub held_at: OffsetDateTime,
+    /// The instance that set it aside.
+    pub held_by: String,
+    /// Whether a human sent it again.
+    pub redriven: bool,
+}
+
+/// What to send again. Only dead ones are: a waiting one has its time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Redrive {
+    /// One message.
+    One(String),
+    /// All of a key, in order.
+    Key(String),
+    /// All of a consumer.
+    All,
+}
+
+/// What operators ask of held messages.
+pub trait DeadLetters: Store {
+    /// Held messages, by consumer and id.
+    fn letters(&self, filter: &LetterFilter) -> impl Future<Output = Result<Vec<DeadLetter>, StoreError>> + Send;
+
+    /// One held message.
+    fn letter(
+        &self,
+        consumer: &ConsumerName,
+        id: &str,
+    ) -> impl Future<Output = Result<Option<DeadLetter>, StoreError>> + Send;
+
+    /// Makes dead messages waiting and due at once, with fresh attempts; returns how many.
+    fn redrive(
+        &self,
+        consumer: &ConsumerName,
+        which: &Redrive,
+        now: Option<OffsetDateTime>,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Gives dead messages up for good; what is queued behind them flows on. Returns how many were deleted. A waiting
+    /// message is left alone.
+    fn delete_letters(
+        &self,
+        consumer: &ConsumerName,
+        ids: &[&str],
+        now: Option<OffsetDateTime>,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+}

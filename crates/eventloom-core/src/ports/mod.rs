@@ -1,0 +1,34 @@
+//! The contracts between the engines and what stands below them.
+//!
+//! A *store* is where a service commits: [`Store`], and the traits that split its work by idea: [`Outbox`] (writing a
+//! log), [`Log`] (reading it), [`Leases`] (who moves which cursor), [`Inbox`] (what was handled), [`Held`] (what waits),
+//! [`DeadLetters`] and [`Readers`] (what operators ask). [`Backend`] is all of them.
+//!
+//! Methods that take `connection` run inside the caller's transaction and commit nothing. Methods without it run in a
+//! transaction of their own and return after its commit. All of them are safe to drop: a dropped future has rolled back,
+//! or (own transaction only) may have committed, and each can be repeated.
+//!
+//! `now` is what SQL takes for the current time: `None` for the database's own clock, `Some` under a virtual clock.
+
+mod broker;
+mod dead_letters;
+mod held;
+mod inbox;
+mod leases;
+mod log;
+mod readers;
+mod store;
+
+pub use broker::*;
+pub use dead_letters::{DeadLetter, DeadLetters, LetterFilter, Redrive};
+pub use held::{Attempted, Due, Failure, Held, HeldMessage, HeldNow, HeldState, LetGo, NewHeld};
+pub use inbox::{Claim, EffectClaim, EffectRequest, Inbox, OnceClaim};
+pub use leases::{Cursor, FenceError, Leases, Move, RegisterError, Registration, Start, Taken, Tenure};
+pub use log::{Blocker, Horizon, Log, LogStatus, Page, Pruned, ReadError, ReadLimits};
+pub use readers::{LaneStatus, ReaderStatus, Readers};
+pub use store::{Capacity, ConnectionOf, Outbox, Scope, Store, Transaction};
+
+/// Everything that an engine needs of a store.
+pub trait Backend: Outbox + Log + Leases + Inbox + Held + DeadLetters + Readers {}
+
+impl<S: Outbox + Log + Leases + Inbox + Held + DeadLetters + Readers> Backend for S {}

@@ -1,0 +1,202 @@
+//! Publishers that commit together: the batch is whatever arrived while the previous commit was in flight.
+//!
+//! There is no timer and no task. Whoever finds nobody committing commits for all that wait; the others get their own
+//! answer. One publisher alone pays nothing; sixty-four share the disk's flush.
+
+use crate::{
+    error::{PublishError, StoreError, StoreErrorKind},
+    event::NewEvent,
+};
+use futures::{
+    channel::oneshot,
+    future::{Either, select},
+    lock::Mutex as TurnMutex,
+};
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Mutex, PoisonError},
+};
+
+/// Rows that share one commit at most.
+const ROWS_MAX: usize = 512;
+/// Payload bytes that share one commit, unless a single event is larger.
+const PAYLOAD_BYTES_MAX: usize = 4 << 20;
+
+struct Waiting {
+    event: NewEvent,
+    answer: oneshot::Sender<Result<(), StoreError>>,
+}
+
+/// A queue of publishers and the turn to commit for them.
+#[derive(Default)]
+pub struct SharedCommit {
+    waiting: Mutex<Vec<Waiting>>,
+    turn: TurnMutex<()>,
+}
+
+impl SharedCommit {
+    /// Publishes one event through `commit`, which inserts and commits a batch.
+    ///
+    /// # Errors
+    /// Of this event alone: when a batch fails for a reason that lies in one of its events, each is committed by itself.
+    ///
+    /// # Cancel safety
+    /// A dropped future may have published. When it was committing for others, they are told that theirs may have
+    /// happened.
+    pub async fn publish<F, Fut>(&self, event: NewEvent, commit: F) -> Result<(), PublishError>
+    where
+        F: Fn(Vec<NewEvent>) -> Fut,
+        Fut: Future<Output = Result<(), StoreError>>,
+    {
+        let (answer, mut answered) = oneshot::channel();
+        self.queue().push(Waiting { event, answer });
+        loop {
+            match select(&mut answered, pin!(self.turn.lock())).await {
+                Either::Left((answer, _)) => {
+                    return answer.unwrap_or_else(|_| Err(abandoned())).map_err(PublishError::from);
+                }
+                Either::Right((_turn, _)) => {
+                    if let Ok(Some(answer)) = answered.try_recv() {
+                        return answer.map_err(PublishError::from);
+                    }
+                    // Our own event may be behind a full batch: then the turn comes round again.
+                    self.commit_for_all(&commit).await;
+                }
+            }
+        }
+    }
+
+    async fn commit_for_all<F, Fut>(&self, commit: &F)
+    where
+        F: Fn(Vec<NewEvent>) -> Fut,
+        Fut: Future<Output = Result<(), StoreError>>,
+    {
+        let batch = self.take_batch();
+        let events = batch.iter().map(|waiting| waiting.event.clone()).collect();
+        match commit(events).await {
+            Ok(()) => batch.into_iter().for_each(|waiting| waiting.tell(Ok(()))),
+            Err(error) if batch.len() > 1 && blames_a_row(error.kind()) => {
+                for waiting in batch {
+                    let alone = commit(vec![waiting.event.clone()]).await;
+                    waiting.tell(alone);
+                }
+            }
+            Err(error) => {
+                let (kind, text) = (error.kind(), error.to_string());
+                for waiting in batch {
+                    waiting.tell(Err(StoreError::new(kind, "publishing", text.clone())));
+                }
+            }
+        }
+    }
+
+    fn take_batch(&self) -> Vec<Waiting> {
+        let mut queue = self.queue();
+        let mut payload_bytes = 0;
+        let end = queue.iter().take(ROWS_MAX).position(|waiting| {
+            payload_bytes += waiting.event.payload().map_or(0, |payload| payload.bytes().len());
+            payload_bytes > PAYLOAD_BYTES_MAX
+        });
+        let end = end.unwrap_or(queue.len().min(ROWS_MAX)).max(1).min(queue.len());
+        queue.drain(..end).collect()
+    }
+
+    fn queue(&self) -> std::sync::MutexGuard<'_, Vec<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn tell(self, answer: Result<(), StoreError>) {
+        // A publisher that has gone away does not want to know.
+        let _ = self.answer.send(answer);
+    }
+}
+
+/// Whether a batch may have failed because of one of its rows, so that the others deserve a commit without it.
+fn blames_a_row(kind: StoreErrorKind) -> bool {
+    matches!(
+        kind,
+        StoreErrorKind::Constraint | StoreErrorKind::Other | StoreErrorKind::Conflict
+    )
+}
+
+fn abandoned() -> StoreError {
+    let why = "the publisher that was committing for this one was dropped";
+    StoreError::new(StoreErrorKind::Indeterminate, "publishing", why)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::Topic;
+    use futures::{FutureExt, executor::block_on, future::join_all};
+    use std::cell::RefCell;
+
+    fn event(key: &str) -> NewEvent {
+        NewEvent::untyped(Topic::new("t"), "t").with_key(key)
+    }
+
+    /// Yields once, so that others arrive while a commit is in flight.
+    async fn flight() {
+        let mut first = true;
+        std::future::poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            if std::mem::take(&mut first) {
+                std::task::Poll::Pending
+            } else {
+                std::task::Poll::Ready(())
+            }
+        })
+        .await;
+    }
+
+    #[test]
+    fn those_who_arrive_during_a_commit_share_the_next() {
+        let (shared, commits) = (SharedCommit::default(), RefCell::new(Vec::new()));
+        let publish = |key: &'static str| {
+            shared.publish(event(key), |events| {
+                commits.borrow_mut().push(events.len());
+                flight().map(|()| Ok(()))
+            })
+        };
+        let answers = block_on(join_all(["a", "b", "c", "d"].map(publish)));
+        assert!(answers.iter().all(Result::is_ok));
+        assert_eq!(*commits.borrow(), [1, 3], "the first alone, the others together");
+    }
+
+    #[test]
+    fn a_bad_row_fails_for_its_own_publisher_only() {
+        let shared = SharedCommit::default();
+        let publish = |key: &'static str| {
+            shared.publish(event(key), |events| {
+                let bad = events.iter().any(|event| event.key() == Some("bad"));
+                flight().map(move |()| match bad {
+                    true => Err(StoreError::new(StoreErrorKind::Constraint, "testing", "bad row")),
+                    false => Ok(()),
+                })
+            })
+        };
+        let answers = block_on(join_all(["a", "b", "bad", "d"].map(publish)));
+        assert_eq!(
+            answers.iter().map(Result::is_ok).collect::<Vec<_>>(),
+            [true, true, false, true]
+        );
+    }
+
+    #[test]
+    fn a_dropped_committer_leaves_the_others_informed() {
+        let shared = SharedCommit::default();
+        block_on(async {
+            let never = |_| std::future::pending();
+            let mut first = Box::pin(shared.publish(event("a"), never));
+            assert!(first.as_mut().now_or_never().is_none());
+            let mut second = Box::pin(shared.publish(event("b"), |_| async { Ok(()) }));
+            assert!(second.as_mut().now_or_never().is_none(), "it waits for its turn");
+            drop(first);
+            assert!(second.await.is_ok(), "the turn was given back");
+        });
+    }
+}
