@@ -1,0 +1,534 @@
+//! Mode effect: calls to the outside run while no transaction is open; claims before and results after are committed.
+//!
+//! What may interleave, and why it is safe:
+//!
+//! - the process ends during a call: the claim stands without a result, the lane's successor calls again under the same
+//!   idempotency key, as a suspect;
+//! - the lease ends during a call: the future is dropped, its result cannot be stored (another epoch), the successor calls
+//!   again under the same key;
+//! - the same logical id stands twice in the log: the second claim is told that it is handled, or in progress.
+
+use crate::{
+    batch::{self, Item, Standing, Trouble},
+    consumer::{Handlers, Poison, Unhandled},
+    context::Delivery,
+    drain,
+    effect::Called,
+    failure::Failed,
+    group::{Group, count},
+    handler::panic_text,
+    hold,
+    lanes::Slice,
+    worker::{Stopped, stopped},
+};
+use eventloom_core::{
+    NewEvent, Position, faults,
+    ports::{Backend, Cursor, EffectClaim, EffectRequest, HeldState, Move, NewHeld, Transaction},
+};
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet, VecDeque},
+    panic::AssertUnwindSafe,
+    time::{Duration, Instant},
+};
+
+/// How soon a message is asked for again whose logical id is being called elsewhere.
+const IN_PROGRESS_PACE: Duration = Duration::from_millis(100);
+
+/// How a message of a slice stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stand {
+    Done,
+    Call {
+        again: bool,
+    },
+    /// Called elsewhere at the moment: neither it nor what follows in the lane is moved past.
+    Elsewhere,
+}
+
+/// Sees one lane's messages through: keys in parallel, each key in order.
+pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> Result<(), Stopped> {
+    let mut standing = Standing::of(std::slice::from_ref(slice));
+    let items: Vec<Item> = slice
+        .rows
+        .iter()
+        .map(|row| Item {
+            cursor: slice.cursor(),
+            row: row.clone(),
+            attempt: 1,
+        })
+        .collect();
+    let stands = prepare(group, &standing, &items, slice.mark).await.map_err(stopped)?;
+    if let Some(mark) = slice.mark {
+        group.lanes().marked(&[(slice.cursor(), mark)]);
+    }
+    let waits = stands.contains(&Stand::Elsewhere);
+    let mut lane = Progress {
+        done: stands.iter().map(|stand| *stand == Stand::Done).collect(),
+    };
+    if lane.done.iter().all(|done| *done) {
+        return settle(group, &mut standing, &items, &lane, &[], Vec::new())
+            .await
+            .map_err(stopped);
+    }
+    let mut chains = chains(&items, &stands);
+    let mut running = FuturesUnordered::new();
+    for (chain, messages) in chains.iter_mut().enumerate() {
+        if let Some((index, again)) = messages.pop_front() {
+            running.push(start(group, chain, index, &items[index], again));
+        }
+    }
+    let mut outage = false;
+    while let Some(first) = running.next().await {
+        // Whatever else has come back meanwhile shares the commit.
+        let mut back = vec![first];
+        while let Some(Some(more)) = running.next().now_or_never() {
+            back.push(more);
+        }
+        let (good, bad): (Vec<_>, Vec<_>) = back.into_iter().partition(|(_, _, called)| called.is_ok());
+        let mut results = Vec::new();
+        let mut outgoing = Vec::new();
+        let mut free = Vec::new();
+        for (chain, index, called) in good {
+            if let Ok((result, published)) = called {
+                results.push((index, result));
+                outgoing.extend(published);
+                lane.done[index] = true;
+                free.push(chain);
+            }
+        }
+        if !results.is_empty() {
+            settle(group, &mut standing, &items, &lane, &results, outgoing)
+                .await
+                .map_err(stopped)?;
+        }
+        for (chain, index, called) in bad {
+            let Err(failed) = called else { continue };
+            count(&group.counters.failures, 1);
+            if group.blames_an_outage(items[index].key_or_id(), &failed) {
+                outage = true;
+                continue;
+            }
+            let behind: Vec<usize> = if hold::is_queued(group, &items[index]) {
+                chains[chain].drain(..).map(|(index, _)| index).collect()
+            } else {
+                Vec::new()
+            };
+            set_aside(group, &mut standing, &items, &mut lane, index, &behind, &failed)
+                .await
+                .map_err(stopped)?;
+            free.push(chain);
+        }
+        // In an outage what runs is finished, and nothing more is begun.
+        for chain in free {
+            if !outage && let Some((index, again)) = chains[chain].pop_front() {
+                running.push(start(group, chain, index, &items[index], again));
+            }
+        }
+    }
+    if outage {
+        return Err(Stopped::Outage);
+    }
+    if waits {
+        group.process.clock.sleep(IN_PROGRESS_PACE).await;
+    }
+    Ok(())
+}
+
+/// How far a lane's slice has come.
+struct Progress {
+    done: Vec<bool>,
+}
+
+impl Progress {
+    /// The last position of the contiguous prefix that is done.
+    fn reaches(&self, items: &[Item]) -> Option<Position> {
+        if faults::defect("cursor_past_unfinished") {
+            return items.last().map(|item| item.row.position);
+        }
+        let prefix = self.done.iter().take_while(|done| **done).count();
+        prefix.checked_sub(1).map(|last| items[last].row.position)
+    }
+}
+
+/// Messages of a key follow each other; those without a key stand alone.
+fn chains(items: &[Item], stands: &[Stand]) -> Vec<VecDeque<(usize, bool)>> {
+    let mut chains: Vec<VecDeque<(usize, bool)>> = Vec::new();
+    let mut of_key: HashMap<&str, usize> = HashMap::new();
+    for (index, (item, stand)) in items.iter().zip(stands).enumerate() {
+        let again = match stand {
+            Stand::Call { again } => *again,
+            Stand::Done => continue,
+            // What follows waits for the next look.
+            Stand::Elsewhere => break,
+        };
+        let chain = match item.key() {
+            Some(key) if !faults::defect("two_tasks_on_one_key") => *of_key.entry(key).or_insert(chains.len()),
+            _ => chains.len(),
+        };
+        if chain == chains.len() {
+            chains.push(VecDeque::new());
+        }
+        chains[chain].push_back((index, again));
+    }
+    chains
+}
+
+/// One transaction before any call: what is taken is marked, messages of held keys queue, and the others are claimed.
+async fn prepare<S: Backend>(
+    group: &Group<S>,
+    standing: &Standing,
+    items: &[Item],
+    mark: Option<Position>,
+) -> Result<Vec<Stand>, Trouble> {
+    let store = group.store();
+    faults::point("effect.before_claim");
+    let mut tx = store.begin(group.scope()).await?;
+    let held = batch::ask(group, &mut tx, standing, items).await?;
+    let mut stands = vec![Stand::Done; items.len()];
+    let mut keys: Vec<&str> = items
+        .iter()
+        .filter_map(Item::key)
+        .filter(|key| held.keys.contains(*key))
+        .collect();
+    keys.sort_unstable();
+    keys.dedup();
+    // A key that was let go meanwhile is not among them any more: its messages are called.
+    let there = if keys.is_empty() {
+        HashSet::new()
+    } else {
+        store.share_keys(&mut tx, group.name(), &keys).await?
+    };
+    let behind = |item: &Item| item.key().is_some_and(|key| there.contains(key));
+    let queue: Vec<usize> = (0..items.len()).filter(|index| behind(&items[*index])).collect();
+    put_behind(group, &mut tx, items, &queue).await?;
+    let mut first: HashMap<&str, usize> = HashMap::new();
+    let mut requests: Vec<(usize, EffectRequest<'_>)> = Vec::new();
+    for (index, item) in items.iter().enumerate() {
+        if !behind(item) && !held.ids.contains(item.id()) && first.insert(item.id(), index).is_none() {
+            requests.push((
+                index,
+                EffectRequest {
+                    id: item.id(),
+                    cursor: item.cursor,
+                },
+            ));
+        }
+    }
+    requests.sort_unstable_by_key(|(_, request)| request.id);
+    let asked: Vec<EffectRequest<'_>> = requests.iter().map(|(_, request)| *request).collect();
+    let claims = if asked.is_empty() {
+        Vec::new()
+    } else {
+        store.claim_effects(&mut tx, group.name(), &asked, group.now()).await?
+    };
+    for ((index, _), claim) in requests.iter().zip(claims) {
+        stands[*index] = match claim {
+            EffectClaim::Call { again } => Stand::Call { again },
+            EffectClaim::Handled => Stand::Done,
+            EffectClaim::InProgress => Stand::Elsewhere,
+        };
+    }
+    let cursor = items[0].cursor;
+    match mark {
+        Some(mark) => store.mark(&mut tx, group.name(), &[(cursor, mark)]).await?,
+        None => store.fence(&mut tx, group.name(), &[cursor]).await?,
+    }
+    tx.commit().await?;
+    faults::point("effect.after_claim");
+    Ok(stands)
+}
+
+async fn put_behind<S: Backend>(
+    group: &Group<S>,
+    tx: &mut S::Transaction,
+    items: &[Item],
+    behind: &[usize],
+) -> Result<(), Trouble> {
+    if behind.is_empty() {
+        return Ok(());
+    }
+    let store = group.store();
+    if store
+        .holds_at_least(tx, group.name(), None, group.settings.held_max)
+        .await?
+    {
+        return Err(Trouble::HeldLimit);
+    }
+    let queued: Vec<NewHeld<'_>> = behind
+        .iter()
+        .map(|index| NewHeld {
+            message: &items[*index].row,
+            queued: true,
+            state: HeldState::Waiting,
+            attempts: 0,
+            due_in: None,
+            failure: None,
+        })
+        .collect();
+    store
+        .put(tx, group.name(), &group.process.owner, &queued, group.now())
+        .await?;
+    count(&group.counters.held, queued.len());
+    Ok(())
+}
+
+/// Makes one call, within its deadline and the consumer's number of calls in flight.
+async fn start<S: Backend>(
+    group: &Group<S>,
+    chain: usize,
+    index: usize,
+    item: &Item,
+    again: bool,
+) -> (usize, usize, Called) {
+    let _permit = group.calls.acquire().await;
+    (chain, index, call(group, item, again).await)
+}
+
+async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Called {
+    let envelope = &item.row.envelope;
+    let Handlers::Effect(handlers) = &group.handlers else {
+        return Ok(("null".to_owned(), Vec::new()));
+    };
+    let Some(handler) = handlers.get(envelope.event_type.as_str()) else {
+        return match group.settings.unhandled {
+            Unhandled::Acknowledge => {
+                count(&group.counters.unhandled, 1);
+                Ok(("null".to_owned(), Vec::new()))
+            }
+            Unhandled::Dead => Err(Failed::permanent(format!(
+                "no handler for type {:?}",
+                envelope.event_type
+            ))),
+        };
+    };
+    let limit = group.settings.deadline;
+    let delivery = Delivery {
+        envelope: Cow::Borrowed(envelope),
+        consumer: Cow::Borrowed(group.name()),
+        attempt: item.attempt,
+        deadline: Instant::now() + limit,
+        limits: Cow::Borrowed(group.store().limits()),
+    };
+    let run = AssertUnwindSafe(handler.run(envelope.payload.as_ref(), delivery, again)).catch_unwind();
+    let called = match tokio::time::timeout(limit, run).await {
+        Ok(Ok(called)) => called,
+        Ok(Err(panic)) => Err(Failed::transient(panic_text(panic.as_ref()))),
+        Err(_) => Err(Failed::transient(format!(
+            "the call was still running at its deadline of {limit:?}"
+        ))),
+    };
+    faults::point("effect.after_call");
+    called
+}
+
+/// Stores results and what was published, and moves the cursor over the prefix that is done.
+async fn settle<S: Backend>(
+    group: &Group<S>,
+    standing: &mut Standing,
+    items: &[Item],
+    lane: &Progress,
+    results: &[(usize, String)],
+    outgoing: Vec<NewEvent>,
+) -> Result<(), Trouble> {
+    let store = group.store();
+    let mut tx = store.begin(group.scope()).await?;
+    let mut stored: Vec<(&str, &str)> = results
+        .iter()
+        .map(|(index, result)| (items[*index].id(), result.as_str()))
+        .collect();
+    stored.sort_unstable();
+    if !stored.is_empty() && !faults::defect("effect_result_not_stored") {
+        store
+            .finish_effects(&mut tx, group.name(), &stored, group.now())
+            .await?;
+    }
+    if !outgoing.is_empty() {
+        S::append(store.tables(), &mut tx, &outgoing).await?;
+    }
+    let moves = advance(group, &mut tx, standing, items, lane).await?;
+    faults::point("effect.before_commit");
+    tx.commit().await?;
+    faults::point("effect.after_commit");
+    moved(group, standing, &moves);
+    count(&group.counters.handled, results.len());
+    count(&group.counters.commits, 1);
+    let mut outage = group.outage();
+    for (index, _) in results {
+        outage.succeeded(items[*index].key_or_id());
+    }
+    Ok(())
+}
+
+/// The last statement of an owner's transaction: the cursor moves, or is fenced where nothing is complete yet.
+async fn advance<S: Backend>(
+    group: &Group<S>,
+    tx: &mut S::Transaction,
+    standing: &Standing,
+    items: &[Item],
+    lane: &Progress,
+) -> Result<Vec<Move>, Trouble> {
+    let cursor = items[0].cursor;
+    let from = standing.position(cursor);
+    match lane.reaches(items).filter(|to| *to > from) {
+        Some(to) => {
+            let moves = vec![Move {
+                cursor,
+                from,
+                to,
+                batch_end: None,
+            }];
+            group.store().advance(tx, group.name(), &moves).await?;
+            Ok(moves)
+        }
+        None => {
+            group.store().fence(tx, group.name(), &[cursor]).await?;
+            Ok(Vec::new())
+        }
+    }
+}
+
+fn moved<S: Backend>(group: &Group<S>, standing: &mut Standing, moves: &[Move]) {
+    standing.moved(moves);
+    group.lanes().moved(moves);
+}
+
+/// Sets a failed call's message aside, and what follows it in its key behind it.
+async fn set_aside<S: Backend>(
+    group: &Group<S>,
+    standing: &mut Standing,
+    items: &[Item],
+    lane: &mut Progress,
+    index: usize,
+    behind: &[usize],
+    failed: &Failed,
+) -> Result<(), Trouble> {
+    let item = &items[index];
+    tracing::warn!(consumer = %group.name(), id = item.id(), error = %failed.failure.error, "a call failed; its message is set aside");
+    let store = group.store();
+    let (state, due_in) = hold::follows(group, failed, item.attempt);
+    let mut tx = store.begin(group.scope()).await?;
+    hold::put(group, &mut tx, item, failed, state, due_in).await?;
+    put_behind(group, &mut tx, items, behind).await?;
+    for held in behind.iter().chain([&index]) {
+        lane.done[*held] = true;
+    }
+    let moves = advance(group, &mut tx, standing, items, lane).await?;
+    faults::point("hold.before_commit");
+    tx.commit().await?;
+    faults::point("hold.after_commit");
+    moved(group, standing, &moves);
+    standing.set_holds(item.cursor);
+    if let Some(owned) = group.lanes().get_mut(item.cursor) {
+        owned.holds = true;
+        if group.settings.poison == Poison::Block {
+            owned.block(true);
+        }
+    }
+    count(
+        if state == HeldState::Dead {
+            &group.counters.dead
+        } else {
+            &group.counters.held
+        },
+        1,
+    );
+    group.held.notify_one();
+    Ok(())
+}
+
+/// One message of the log by itself: a suspect. Returns its failure.
+pub(crate) async fn alone<S: Backend>(
+    group: &Group<S>,
+    standing: &mut Standing,
+    item: &Item,
+) -> Result<Option<Failed>, Stopped> {
+    let items = std::slice::from_ref(item);
+    let lane = Progress { done: vec![true] };
+    match prepare(group, standing, items, None).await.map_err(stopped)?[0] {
+        Stand::Done => settle(group, standing, items, &lane, &[], Vec::new())
+            .await
+            .map_err(stopped)?,
+        Stand::Elsewhere => {
+            group.process.clock.sleep(IN_PROGRESS_PACE).await;
+            return Err(Stopped::Outage);
+        }
+        Stand::Call { again } => match start(group, 0, 0, item, again).await.2 {
+            Ok((result, outgoing)) => {
+                settle(group, standing, items, &lane, &[(0, result)], outgoing)
+                    .await
+                    .map_err(stopped)?;
+            }
+            Err(failed) => return Ok(Some(failed)),
+        },
+    }
+    Ok(None)
+}
+
+/// Held messages of one key, in order. `false`: one failed, and what follows it waits.
+pub(crate) async fn drain<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<bool, Stopped> {
+    for item in items {
+        let claim = claim_held(group, item).await.map_err(stopped)?;
+        let called = match claim {
+            EffectClaim::Handled => Ok(None),
+            EffectClaim::InProgress => return Ok(false),
+            EffectClaim::Call { again } => start(group, 0, 0, item, again).await.2.map(Some),
+        };
+        match called {
+            Ok(result) => settle_held(group, item, result).await.map_err(stopped)?,
+            Err(failed) => {
+                count(&group.counters.failures, 1);
+                return drain::failed_again(group, item, failed).await;
+            }
+        }
+    }
+    Ok(true)
+}
+
+async fn claim_held<S: Backend>(group: &Group<S>, item: &Item) -> Result<EffectClaim, Trouble> {
+    let store = group.store();
+    faults::point("drain.before_mark");
+    let mut tx = store.begin(group.scope()).await?;
+    drain::mark(group, &mut tx, std::slice::from_ref(item), item.cursor.epoch).await?;
+    let request = EffectRequest {
+        id: item.id(),
+        cursor: item.cursor,
+    };
+    let claims = store
+        .claim_effects(&mut tx, group.name(), &[request], group.now())
+        .await?;
+    store.fence(&mut tx, group.name(), &[item.cursor]).await?;
+    tx.commit().await?;
+    faults::point("drain.after_mark");
+    Ok(claims.first().copied().unwrap_or(EffectClaim::InProgress))
+}
+
+async fn settle_held<S: Backend>(
+    group: &Group<S>,
+    item: &Item,
+    called: Option<(String, Vec<NewEvent>)>,
+) -> Result<(), Trouble> {
+    let store = group.store();
+    let cursor: Cursor = item.cursor;
+    let mut tx = store.begin(group.scope()).await?;
+    if let Some((result, outgoing)) = &called {
+        store
+            .finish_effects(&mut tx, group.name(), &[(item.id(), result)], group.now())
+            .await?;
+        if !outgoing.is_empty() {
+            S::append(store.tables(), &mut tx, outgoing).await?;
+        }
+    }
+    faults::point("drain.before_remove");
+    drain::remove(group, &mut tx, std::slice::from_ref(item)).await?;
+    store.fence(&mut tx, group.name(), &[cursor]).await?;
+    faults::point("drain.before_commit");
+    tx.commit().await?;
+    faults::point("drain.after_commit");
+    if called.is_some() {
+        count(&group.counters.handled, 1);
+        group.outage().succeeded(item.key_or_id());
+    }
+    Ok(())
+}

@@ -1,0 +1,200 @@
+//! What a handler is given beside its event.
+
+use eventloom_core::{
+    ConsumerName, Envelope, Event, Headers, NewEvent, OffsetDateTime, PublishError, PublishLimits, Topic, Uuid,
+    ports::Store,
+};
+use std::{
+    borrow::Cow,
+    time::{Duration, Instant},
+};
+
+/// What is known of the delivery that is being handled.
+#[derive(Debug, Clone)]
+pub(crate) struct Delivery<'a> {
+    pub(crate) envelope: Cow<'a, Envelope>,
+    pub(crate) consumer: Cow<'a, ConsumerName>,
+    pub(crate) attempt: u32,
+    pub(crate) deadline: Instant,
+    pub(crate) limits: Cow<'a, PublishLimits>,
+}
+
+impl Delivery<'_> {
+    /// An event caused by the one that is being handled.
+    pub(crate) fn caused<E: Event>(&self, topic: Topic, event: &E) -> Result<NewEvent, PublishError> {
+        let row = NewEvent::of(topic, event)?;
+        self.caused_row(row)
+    }
+
+    pub(crate) fn caused_row(&self, row: NewEvent) -> Result<NewEvent, PublishError> {
+        let correlation = self
+            .envelope
+            .correlationid
+            .clone()
+            .unwrap_or_else(|| self.envelope.id.clone());
+        let mut row = row.with_correlation(Some(correlation), Some(self.envelope.id.clone()));
+        if row.traceparent().is_none()
+            && let Some(traceparent) = &self.envelope.traceparent
+        {
+            row = row.with_trace(traceparent.clone(), self.envelope.tracestate.clone());
+        }
+        self.limits.check(&row)?;
+        Ok(row)
+    }
+
+    pub(crate) fn for_test() -> Delivery<'static> {
+        let envelope = Envelope {
+            id: Uuid::now_v7().to_string(),
+            topic: "test".to_owned(),
+            event_type: "test".to_owned(),
+            key: None,
+            source: None,
+            subject: None,
+            time: OffsetDateTime::now_utc(),
+            payload: None,
+            datacontenttype: None,
+            dataschema: None,
+            schemaversion: 1,
+            correlationid: None,
+            causationid: None,
+            traceparent: None,
+            tracestate: None,
+            headers: Headers::new(),
+            origin: None,
+        };
+        Delivery {
+            envelope: Cow::Owned(envelope),
+            consumer: Cow::Owned(ConsumerName::parse("test").unwrap_or_else(|_| unreachable!("a legal name"))),
+            attempt: 1,
+            deadline: Instant::now() + Duration::from_secs(30),
+            limits: Cow::Owned(PublishLimits::default()),
+        }
+    }
+}
+
+/// What a handler publishes: the engine's own list, or, in a unit test, the context's.
+pub(crate) enum Buffer<'a> {
+    Engine(&'a mut Vec<NewEvent>),
+    Own(Vec<NewEvent>),
+}
+
+impl Buffer<'_> {
+    pub(crate) fn rows(&mut self) -> &mut Vec<NewEvent> {
+        match self {
+            Buffer::Engine(rows) => rows,
+            Buffer::Own(rows) => rows,
+        }
+    }
+
+    pub(crate) fn read(&self) -> &[NewEvent] {
+        match self {
+            Buffer::Engine(rows) => rows,
+            Buffer::Own(rows) => rows,
+        }
+    }
+}
+
+/// What a handler is given beside its event: the transaction's connection, the envelope, and a buffer of events to publish.
+///
+/// Effects through [`Context::connection`], the inbox entry, the handler's result and what it publishes are committed
+/// together, or not at all. A handler may run more than once before its commit: calls to the outside belong into a
+/// handler of mode effect ([`Consumer::effect`](crate::Consumer::effect)).
+///
+/// A handler is an ordinary function, so its test calls it:
+///
+/// ```ignore
+/// let mut cx = Context::for_test(&mut connection);
+/// invoice(event, &mut cx).await?;
+/// assert_eq!(cx.published()[0].event_type(), "invoiced");
+/// ```
+pub struct Context<'a, S: Store> {
+    connection: &'a mut S::Connection,
+    delivery: Delivery<'a>,
+    outgoing: Buffer<'a>,
+}
+
+impl<'a, S: Store> Context<'a, S> {
+    pub(crate) fn new(
+        connection: &'a mut S::Connection,
+        delivery: Delivery<'a>,
+        outgoing: &'a mut Vec<NewEvent>,
+    ) -> Self {
+        Context {
+            connection,
+            delivery,
+            outgoing: Buffer::Engine(outgoing),
+        }
+    }
+
+    /// A context for a unit test of a handler, on a connection (usually in a transaction that is rolled back).
+    pub fn for_test(connection: &'a mut S::Connection) -> Self {
+        Context {
+            connection,
+            delivery: Delivery::for_test(),
+            outgoing: Buffer::Own(Vec::new()),
+        }
+    }
+
+    /// As [`Context::for_test`], with an envelope of the test's own.
+    pub fn for_test_with(connection: &'a mut S::Connection, envelope: Envelope) -> Self {
+        let delivery = Delivery {
+            envelope: Cow::Owned(envelope),
+            ..Delivery::for_test()
+        };
+        Context {
+            connection,
+            delivery,
+            outgoing: Buffer::Own(Vec::new()),
+        }
+    }
+
+    /// The connection of the transaction in which the message is handled. Do not commit or roll back on it.
+    pub fn connection(&mut self) -> &mut S::Connection {
+        self.connection
+    }
+
+    /// The event with its attributes.
+    pub fn envelope(&self) -> &Envelope {
+        &self.delivery.envelope
+    }
+
+    /// The consumer that handles it.
+    pub fn consumer(&self) -> &ConsumerName {
+        &self.delivery.consumer
+    }
+
+    /// Which attempt this is, from 1. Runs of a batch that was rolled back for another message's sake are not counted.
+    pub fn attempt(&self) -> u32 {
+        self.delivery.attempt
+    }
+
+    /// When the attempt is given up.
+    pub fn deadline(&self) -> Instant {
+        self.delivery.deadline
+    }
+
+    /// Publishes an event in the transaction of this handler: it exists if and when the effect does.
+    ///
+    /// Correlation and causation are set from the message that is being handled, and its trace context is carried on.
+    /// The row is written directly before the commit, in the order of the calls.
+    ///
+    /// # Errors
+    /// The event does not encode or is over a limit: nothing was buffered, and the handler may go on.
+    pub async fn publish<E: Event>(&mut self, topic: Topic, event: &E) -> Result<(), PublishError> {
+        let row = self.delivery.caused(topic, event)?;
+        self.outgoing.rows().push(row);
+        Ok(())
+    }
+
+    /// As [`Context::publish`], for a row without a Rust type behind it.
+    pub async fn publish_row(&mut self, row: NewEvent) -> Result<(), PublishError> {
+        let row = self.delivery.caused_row(row)?;
+        self.outgoing.rows().push(row);
+        Ok(())
+    }
+
+    /// What has been published so far.
+    pub fn published(&self) -> &[NewEvent] {
+        self.outgoing.read()
+    }
+}

@@ -1,0 +1,283 @@
+//! What the tasks of one consumer in one process share.
+
+use crate::{
+    backoff::Backoff,
+    consumer::{Consumer, Handlers, Mode, Poison, Unhandled},
+    failure::Failed,
+    lanes::Lanes,
+    outage::Outage,
+    tail::Tail,
+};
+use eventloom_core::{
+    Clock, ConsumerName, Lane, OwnerId, Position, Recorded, RetryClass,
+    ports::{Backend, Cursor, Scope, Start, Store},
+};
+use std::{
+    collections::HashSet,
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+
+/// What a process shares among its consumers.
+pub(crate) struct Process<S: Store> {
+    pub(crate) store: S,
+    pub(crate) owner: OwnerId,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) tail: Tail<S>,
+    /// One suspect at a time, over all lanes and consumers: otherwise innocents die with the one that kills.
+    pub(crate) suspects: Arc<Semaphore>,
+    /// Stops fetching and picking; what runs is finished.
+    pub(crate) stopping: CancellationToken,
+}
+
+/// A consumer's settings, checked.
+pub(crate) struct Settings {
+    pub(crate) name: ConsumerName,
+    pub(crate) topics: HashSet<String>,
+    pub(crate) mode: Mode,
+    pub(crate) start: Start,
+    pub(crate) attempts_max: u32,
+    pub(crate) backoff: Backoff,
+    pub(crate) poison: Poison,
+    pub(crate) unhandled: Unhandled,
+    pub(crate) deadline: Duration,
+    pub(crate) lease: Duration,
+    /// Tasks that pick lanes.
+    pub(crate) workers: u32,
+    /// Calls to the outside at once.
+    pub(crate) in_flight: u32,
+    pub(crate) batch_max: u32,
+    pub(crate) inbox: bool,
+    pub(crate) inbox_window: Duration,
+    pub(crate) held_per_key_max: u32,
+    pub(crate) held_max: u32,
+}
+
+/// Counts since the start of the process, for health and metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) handled: AtomicU64,
+    pub(crate) duplicates: AtomicU64,
+    pub(crate) unhandled: AtomicU64,
+    pub(crate) failures: AtomicU64,
+    pub(crate) held: AtomicU64,
+    pub(crate) dead: AtomicU64,
+    pub(crate) commits: AtomicU64,
+    pub(crate) taken: AtomicU64,
+    pub(crate) fenced: AtomicU64,
+    pub(crate) suspects: AtomicU64,
+    pub(crate) conflicts: AtomicU64,
+}
+
+pub(crate) fn count(counter: &AtomicU64, by: usize) {
+    counter.fetch_add(by as u64, Ordering::Relaxed);
+}
+
+/// One consumer in one process.
+pub(crate) struct Group<S: Backend> {
+    pub(crate) process: Arc<Process<S>>,
+    pub(crate) settings: Settings,
+    pub(crate) handlers: Handlers<S>,
+    lanes: Mutex<Lanes>,
+    outage: Mutex<Outage>,
+    /// Something about the lanes changed: rows came, a lane is free, one was taken.
+    pub(crate) changed: Notify,
+    /// The lease has to be looked at before its time: a lane was forgotten.
+    pub(crate) rejoin: Notify,
+    /// A message was held or its time may have come.
+    pub(crate) held: Notify,
+    /// Until when this instance's lease is good, on this process's clock.
+    pub(crate) lease_until: watch::Sender<Instant>,
+    /// Messages that share a transaction at the moment, and clean commits since it was lowered.
+    pub(crate) batch: BatchSize,
+    /// Calls to the outside that run at once (mode effect).
+    pub(crate) calls: Semaphore,
+    pub(crate) counters: Counters,
+    /// The last trouble, for health.
+    pub(crate) trouble: Mutex<Option<(Instant, String)>>,
+}
+
+impl<S: Backend> Group<S> {
+    pub(crate) fn new(process: Arc<Process<S>>, settings: Settings, consumer: Consumer<S>) -> Self {
+        let batch = BatchSize::new(settings.batch_max);
+        let calls = Semaphore::new(settings.in_flight as usize);
+        Group {
+            process,
+            settings,
+            handlers: consumer.handlers,
+            lanes: Mutex::default(),
+            outage: Mutex::default(),
+            changed: Notify::new(),
+            rejoin: Notify::new(),
+            held: Notify::new(),
+            lease_until: watch::Sender::new(Instant::now()),
+            batch,
+            calls,
+            counters: Counters::default(),
+            trouble: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn store(&self) -> &S {
+        &self.process.store
+    }
+
+    pub(crate) fn name(&self) -> &ConsumerName {
+        &self.settings.name
+    }
+
+    pub(crate) fn now(&self) -> Option<eventloom_core::OffsetDateTime> {
+        self.process.clock.bind()
+    }
+
+    /// Never held across an await.
+    pub(crate) fn lanes(&self) -> MutexGuard<'_, Lanes> {
+        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Never held across an await.
+    pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn scope(&self) -> Scope<'_> {
+        Scope {
+            reader: &self.settings.name,
+            owner: &self.process.owner,
+            limit: self.settings.lease,
+        }
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.process.stopping.is_cancelled()
+    }
+
+    pub(crate) fn wants(&self, row: &Recorded) -> bool {
+        self.settings.topics.contains(&row.envelope.topic)
+    }
+
+    /// Drops work on lanes that are fenced off or in doubt; they are taken anew, under a new epoch and from the place that
+    /// the tables know.
+    pub(crate) fn forget(&self, cursors: impl IntoIterator<Item = Cursor>) {
+        self.lanes().forget(cursors);
+        self.rejoin.notify_one();
+        self.changed.notify_waiters();
+    }
+
+    /// Gives lanes back after work.
+    pub(crate) fn done(&self, cursors: impl IntoIterator<Item = Cursor>) {
+        self.lanes().done(cursors);
+        self.changed.notify_waiters();
+    }
+
+    pub(crate) fn note_trouble(&self, doing: &str, error: &dyn std::fmt::Display) {
+        tracing::warn!(consumer = %self.name(), %error, "{doing}");
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some((Instant::now(), format!("{doing}: {error}")));
+    }
+
+    /// Whether a failure is laid to an outage: most distinct keys fail, so no message is blamed and no attempt burnt.
+    pub(crate) fn blames_an_outage(&self, key: &str, failed: &Failed) -> bool {
+        if failed.class == RetryClass::Permanent {
+            return false;
+        }
+        let (began, open) = {
+            let mut outage = self.outage();
+            (outage.failed(key), outage.is_open())
+        };
+        if began {
+            self.note_trouble(
+                "most keys fail, so this is an outage and no message is blamed",
+                &failed.failure.error,
+            );
+        }
+        open
+    }
+
+    /// Runs an owner's work as long as the lease is good, and drops it (which rolls back) when it ends: a successor may
+    /// have begun by then.
+    pub(crate) async fn within_lease<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut until = self.lease_until.subscribe();
+        let lapsed = async {
+            loop {
+                let deadline = *until.borrow_and_update();
+                tokio::select! {
+                    () = tokio::time::sleep_until(deadline.into()) => return,
+                    renewed = until.changed() => if renewed.is_err() { return },
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            result = work => Some(result),
+            () = lapsed => None,
+        }
+    }
+}
+
+/// Where a message stands, for traces.
+pub(crate) fn place(lane: Lane, position: Position) -> String {
+    format!("lane {lane}, position {position}")
+}
+
+/// Messages that share one transaction: drops to 1 when a batch loses a deadlock, and doubles only after a hundred clean
+/// commits. Retrying whole batches against another owner of the same user rows collapses; singles get through.
+#[derive(Debug)]
+pub(crate) struct BatchSize {
+    most: u32,
+    now: AtomicU32,
+    clean: AtomicU32,
+}
+
+impl BatchSize {
+    const CLEAN_COMMITS: u32 = 100;
+
+    fn new(most: u32) -> Self {
+        BatchSize {
+            most,
+            now: AtomicU32::new(most),
+            clean: AtomicU32::new(0),
+        }
+    }
+
+    pub(crate) fn get(&self) -> usize {
+        self.now.load(Ordering::Relaxed) as usize
+    }
+
+    pub(crate) fn lost_a_conflict(&self) {
+        self.now.store(1, Ordering::Relaxed);
+        self.clean.store(0, Ordering::Relaxed);
+    }
+
+    pub(crate) fn committed(&self) {
+        let now = self.now.load(Ordering::Relaxed);
+        if now < self.most && self.clean.fetch_add(1, Ordering::Relaxed) + 1 >= Self::CLEAN_COMMITS {
+            self.clean.store(0, Ordering::Relaxed);
+            self.now.store((now * 2).min(self.most), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_shrink_at_once_and_grow_slowly() {
+        let size = BatchSize::new(256);
+        size.lost_a_conflict();
+        assert_eq!(size.get(), 1);
+        (0..99).for_each(|_| size.committed());
+        assert_eq!(size.get(), 1);
+        size.committed();
+        assert_eq!(size.get(), 2);
+        (0..2000).for_each(|_| size.committed());
+        assert_eq!(size.get(), 256);
+    }
+}

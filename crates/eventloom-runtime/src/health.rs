@@ -1,0 +1,97 @@
+//! What can be asked of a running service.
+
+use crate::group::Group;
+use eventloom_core::ports::Backend;
+use std::{
+    sync::{PoisonError, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+/// A service, at a moment.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Health {
+    /// The store answers.
+    pub store_reachable: bool,
+    /// The store answers and every consumer holds a live lease: it may be given traffic.
+    pub ready: bool,
+    /// Its consumers.
+    pub consumers: Vec<ConsumerHealth>,
+}
+
+/// One consumer of a service, at a moment. Counts are since the start of the process.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ConsumerHealth {
+    /// Name.
+    pub name: String,
+    /// Lanes owned by this instance.
+    pub lanes: usize,
+    /// Live instances of the consumer.
+    pub instances: usize,
+    /// How long the lease is still good.
+    pub lease_left: Duration,
+    /// Paused by an operator.
+    pub paused: bool,
+    /// Most keys fail: only probes run.
+    pub outage: bool,
+    /// Messages that share a transaction at the moment.
+    pub batch_size: usize,
+    /// Messages handled.
+    pub handled: u64,
+    /// Second deliveries that had no second effect.
+    pub duplicates: u64,
+    /// Messages of types without a handler.
+    pub unhandled: u64,
+    /// Failed attempts.
+    pub failures: u64,
+    /// Messages set aside to be tried again, or behind their key.
+    pub held: u64,
+    /// Messages that became dead letters.
+    pub dead: u64,
+    /// Transactions committed.
+    pub commits: u64,
+    /// Lanes taken.
+    pub taken: u64,
+    /// Work dropped because the lane was somebody else's, or because it was not known what was committed.
+    pub fenced: u64,
+    /// Messages run singly because a former owner may have died of them.
+    pub suspects: u64,
+    /// Transactions that lost against another one.
+    pub conflicts: u64,
+    /// The last trouble and how long ago it was.
+    pub trouble: Option<(Duration, String)>,
+}
+
+impl ConsumerHealth {
+    pub(crate) fn of<S: Backend>(group: &Group<S>) -> Self {
+        let (lanes, instances, paused) = {
+            let lanes = group.lanes();
+            (lanes.len(), lanes.members, lanes.paused)
+        };
+        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &group.counters;
+        let trouble = group.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ConsumerHealth {
+            name: group.name().to_string(),
+            lanes,
+            instances,
+            lease_left: group.lease_until.borrow().saturating_duration_since(Instant::now()),
+            paused,
+            outage: group.outage().is_open(),
+            batch_size: group.batch.get(),
+            handled: read(&counters.handled),
+            duplicates: read(&counters.duplicates),
+            unhandled: read(&counters.unhandled),
+            failures: read(&counters.failures),
+            held: read(&counters.held),
+            dead: read(&counters.dead),
+            commits: read(&counters.commits),
+            taken: read(&counters.taken),
+            fenced: read(&counters.fenced),
+            suspects: read(&counters.suspects),
+            conflicts: read(&counters.conflicts),
+            trouble: trouble.map(|(at, text)| (at.elapsed(), text)),
+        }
+    }
+}

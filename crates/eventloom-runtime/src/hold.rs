@@ -1,0 +1,111 @@
+//! Sets a message aside in the transaction that moves the cursor past it, so that nothing waits but its key.
+
+use crate::{
+    batch::{Item, Standing, Trouble},
+    consumer::Poison,
+    failure::Failed,
+    group::{Group, count},
+};
+use eventloom_core::{
+    RetryClass, faults,
+    ports::{Backend, HeldState, NewHeld, Transaction},
+};
+use std::time::Duration;
+
+/// Whether a message waits in the queue of its key, or alone.
+pub(crate) fn is_queued<S: Backend>(group: &Group<S>, item: &Item) -> bool {
+    item.key().is_some() && group.settings.poison != Poison::Skip
+}
+
+/// What follows a failed attempt: the state, and when it is tried again.
+pub(crate) fn follows<S: Backend>(group: &Group<S>, failed: &Failed, attempts: u32) -> (HeldState, Option<Duration>) {
+    if failed.class == RetryClass::Permanent || attempts >= group.settings.attempts_max {
+        (HeldState::Dead, None)
+    } else {
+        (HeldState::Waiting, Some(group.settings.backoff.after(attempts)))
+    }
+}
+
+/// Holds one message and commits. Its key was asked for under this owner's epoch and was not held: it becomes the head.
+pub(crate) async fn hold<S: Backend>(
+    group: &Group<S>,
+    standing: &mut Standing,
+    item: &Item,
+    failed: &Failed,
+) -> Result<(), Trouble> {
+    let store = group.store();
+    let mut tx = store.begin(group.scope()).await?;
+    let (state, due_in) = follows(group, failed, item.attempt);
+    put(group, &mut tx, item, failed, state, due_in).await?;
+    store.clear_attempts(&mut tx, group.name(), &[item.id()]).await?;
+    let moves = standing.moves(std::slice::from_ref(item));
+    store.advance(&mut tx, group.name(), &moves).await?;
+    faults::point("hold.before_commit");
+    tx.commit().await?;
+    faults::point("hold.after_commit");
+    standing.moved(&moves);
+    standing.set_holds(item.cursor);
+    {
+        let mut lanes = group.lanes();
+        lanes.moved(&moves);
+        if let Some(owned) = lanes.get_mut(item.cursor) {
+            owned.holds = true;
+            if group.settings.poison == Poison::Block {
+                owned.block(true);
+            }
+        }
+    }
+    count(
+        if state == HeldState::Dead {
+            &group.counters.dead
+        } else {
+            &group.counters.held
+        },
+        1,
+    );
+    group.held.notify_one();
+    Ok(())
+}
+
+/// Inserts a failed message and, when its key waits behind it, the key.
+pub(crate) async fn put<S: Backend>(
+    group: &Group<S>,
+    tx: &mut S::Transaction,
+    item: &Item,
+    failed: &Failed,
+    state: HeldState,
+    due_in: Option<Duration>,
+) -> Result<(), Trouble> {
+    let store = group.store();
+    let queued = is_queued(group, item);
+    let limit_of = if queued { item.key() } else { None };
+    if store
+        .holds_at_least(tx, group.name(), None, group.settings.held_max)
+        .await?
+    {
+        return Err(Trouble::HeldLimit);
+    }
+    if let Some(key) = limit_of
+        && store
+            .holds_at_least(tx, group.name(), Some(key), group.settings.held_per_key_max)
+            .await?
+    {
+        return Err(Trouble::HeldLimit);
+    }
+    faults::point("hold.before_insert");
+    if let Some(key) = limit_of {
+        store.lock_key(tx, group.name(), key, item.cursor.lane).await?;
+    }
+    let held = NewHeld {
+        message: &item.row,
+        queued,
+        state,
+        attempts: item.attempt,
+        due_in,
+        failure: Some(&failed.failure),
+    };
+    store
+        .put(tx, group.name(), &group.process.owner, &[held], group.now())
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! The engines of Eventloom, generic over the ports of `eventloom-core`.
+//!
+//! Read it in the order in which a message passes through:
+//!
+//! - [`Consumer`] says what is wanted; [`Eventloom`] starts it and [`Service`] stops it;
+//! - `membership` holds the lease of an instance and takes and gives lanes;
+//! - `tail` reads the log once for all consumers of the process, `fetch` hands rows to lanes;
+//! - `lanes` is what an instance knows of the lanes it owns;
+//! - `worker` picks lanes, `batch` handles their messages in one transaction, `suspect` those that may kill;
+//! - `effect` calls the outside, without a transaction around the call;
+//! - `hold` sets messages aside, `drain` tries them again and lets keys go.
+
+mod backoff;
+mod batch;
+mod calls;
+mod clock;
+mod consumer;
+mod context;
+mod drain;
+mod effect;
+mod failure;
+mod fetch;
+mod group;
+mod handler;
+mod health;
+mod hold;
+mod housekeeping;
+mod lanes;
+mod membership;
+mod once;
+mod outage;
+mod service;
+mod suspect;
+mod tail;
+mod worker;
+
+pub use backoff::Backoff;
+pub use clock::TokioClock;
+pub use consumer::{Consumer, Mode, Poison, Unhandled};
+pub use context::Context;
+pub use effect::{EffectContext, EffectHandle, EffectHandler};
+pub use handler::{Function, Handle, Handler, Struct};
+pub use health::{ConsumerHealth, Health};
+pub use once::{Once, OnceError, once};
+pub use service::{Eventloom, Service, ShutdownError, StartError};

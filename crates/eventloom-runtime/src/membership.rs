@@ -1,0 +1,119 @@
+//! Holds an instance's lease on a consumer: renews it, takes free lanes, hands over what is more than its share.
+
+use crate::{
+    consumer::Poison,
+    group::{Group, count},
+};
+use eventloom_core::{faults, ports::Backend};
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// How soon lanes that this instance gave up itself are asked for again.
+const REJOIN_PACE: Duration = Duration::from_millis(20);
+
+/// Runs until the process stops and its work is drained, then hands every lane over.
+///
+/// `drained` completes when no worker of this consumer runs any more.
+pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>, drained: impl Future<Output = ()>) {
+    tokio::pin!(drained);
+    let renew_every = group.settings.lease / 3;
+    let mut renew_at = Instant::now();
+    loop {
+        let rejoin = tokio::select! {
+            biased;
+            () = &mut drained => break,
+            () = tokio::time::sleep_until(renew_at.into()) => false,
+            () = group.rejoin.notified() => true,
+            // Busy lanes that are to leave leave as soon as they are free.
+            () = group.changed.notified(), if group.lanes().has_surplus() => {
+                release_surplus(&group).await;
+                continue;
+            }
+        };
+        if rejoin {
+            tokio::time::sleep(REJOIN_PACE).await;
+        }
+        // Renewed also while stopping: what still runs needs its lease.
+        let begun = Instant::now();
+        match keep(&group).await {
+            Ok(()) => renew_at = begun + renew_every,
+            Err(error) => {
+                group.note_trouble("cannot renew the lease", &error);
+                renew_at = begun + (renew_every / 4).max(Duration::from_millis(50));
+                if Instant::now() >= *group.lease_until.borrow() {
+                    group.lanes().clear();
+                }
+            }
+        }
+        release_surplus(&group).await;
+    }
+    leave(&group).await;
+}
+
+async fn keep<S: Backend>(group: &Group<S>) -> Result<(), eventloom_core::StoreError> {
+    let held = group.lanes().cursors();
+    // The lease is counted from before the call: the database's clock read later than this.
+    let begun = Instant::now();
+    faults::point("lease.before_keep");
+    let (name, owner) = (group.name(), &group.process.owner);
+    let tenure = group
+        .store()
+        .keep(name, owner, group.settings.lease, &held, group.now())
+        .await?;
+    faults::point("lease.after_keep");
+    group.lease_until.send_replace(begun + group.settings.lease);
+    let was_paused = group.lanes().paused;
+    let lost = group.lanes().apply(&tenure, group.settings.poison == Poison::Block);
+    for lane in lost {
+        tracing::warn!(consumer = %group.name(), %lane, "the lane is owned by somebody else now; its work is dropped");
+    }
+    for taken in &tenure.taken {
+        count(&group.counters.taken, 1);
+        tracing::debug!(consumer = %group.name(), lane = %taken.cursor.lane, epoch = %taken.cursor.epoch,
+            position = %taken.position, batch_end = %taken.batch_end, former = ?taken.former, "took a lane");
+    }
+    if tenure.dropped {
+        group.note_trouble(
+            "the consumer was dropped",
+            &"register it again by starting the service anew",
+        );
+    }
+    if !tenure.taken.is_empty() || tenure.paused != was_paused {
+        group.changed.notify_waiters();
+        group.held.notify_one();
+    }
+    Ok(())
+}
+
+/// Lanes above the share leave one at a time as they fall idle; nothing is taken from an instance that works on it.
+async fn release_surplus<S: Backend>(group: &Group<S>) {
+    let surplus = group.lanes().surplus();
+    if surplus.is_empty() {
+        return;
+    }
+    faults::point("lease.before_release");
+    if let Err(error) = group
+        .store()
+        .release(group.name(), &group.process.owner, &surplus, false)
+        .await
+    {
+        // They are owned in the tables and unknown here: the next keep takes them anew.
+        group.note_trouble("cannot hand lanes over", &error);
+    }
+}
+
+async fn leave<S: Backend>(group: &Group<S>) {
+    let cursors = group.lanes().cursors();
+    group.lanes().clear();
+    let left = group
+        .store()
+        .release(group.name(), &group.process.owner, &cursors, true);
+    match tokio::time::timeout(Duration::from_secs(5), left).await {
+        Ok(Ok(())) => tracing::debug!(consumer = %group.name(), lanes = cursors.len(), "handed lanes over"),
+        Ok(Err(error)) => group.note_trouble("cannot hand lanes over; they are free when the lease ends", &error),
+        Err(_) => group.note_trouble("cannot hand lanes over in time", &"they are free when the lease ends"),
+    }
+}

@@ -1,0 +1,176 @@
+//! One scan of the log feeds all consumers of a process: a window of rows near the head, read once and shared.
+
+use eventloom_core::{
+    Position, Recorded,
+    ports::{Log, Page, ReadError, ReadLimits},
+};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+use tokio::sync::Mutex as TurnMutex;
+
+/// Rows kept for consumers that come by later.
+const WINDOW_ROWS: usize = 4096;
+const WINDOW_BYTES: usize = 16 << 20;
+/// How long a reader polls before it asks writers to wake it: sleeping between busy moments costs half the throughput.
+const AWAKE: Duration = Duration::from_millis(50);
+const PACE_FIRST: Duration = Duration::from_millis(1);
+/// The fallback: how long a sleep lasts when nobody wakes it.
+const DOZE_MOST: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+struct Window {
+    rows: VecDeque<Arc<Recorded>>,
+    bytes: usize,
+    /// Every row with `from < position <= to` is in `rows`.
+    from: Position,
+    to: Position,
+    filled: bool,
+}
+
+/// The shared scan.
+pub(crate) struct Tail<S> {
+    store: S,
+    window: Mutex<Window>,
+    /// Whose turn it is to read at the head.
+    reading: TurnMutex<()>,
+    /// Whose turn it is to sleep for all; counts sleeps that have ended.
+    dozing: TurnMutex<()>,
+    woken: Mutex<u64>,
+}
+
+/// Rows shared with other consumers, and how far they reach.
+#[derive(Debug)]
+pub(crate) struct SharedPage {
+    pub(crate) rows: Vec<Arc<Recorded>>,
+    pub(crate) page: Page,
+}
+
+impl<S: Log> Tail<S> {
+    pub(crate) fn new(store: S) -> Self {
+        Tail {
+            store,
+            window: Mutex::default(),
+            reading: TurnMutex::default(),
+            dozing: TurnMutex::default(),
+            woken: Mutex::default(),
+        }
+    }
+
+    /// Rows after a position: from the window, by reading on at its end, or (far behind it) by a read of its own.
+    pub(crate) async fn read_after(&self, after: Position, limits: ReadLimits) -> Result<SharedPage, ReadError> {
+        if let Some(page) = self.window().after(after, limits) {
+            return Ok(page);
+        }
+        if !self.window().ends_at(after) {
+            return self.store.read_after(after, limits).await.map(SharedPage::from);
+        }
+        let _turn = self.reading.lock().await;
+        // While we waited, another consumer may have read on.
+        if let Some(page) = self.window().after(after, limits) {
+            return Ok(page);
+        }
+        let page = SharedPage::from(self.store.read_after(after, limits).await?);
+        self.window().extend(after, &page);
+        Ok(page)
+    }
+
+    /// Waits until rows above `seen` may be there. One consumer sleeps for all.
+    pub(crate) async fn idle(&self, seen: Position) -> Result<(), ReadError> {
+        let before = *self.woken();
+        let _turn = self.dozing.lock().await;
+        if *self.woken() != before || self.window().to > seen {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let mut pace = PACE_FIRST;
+        while begun.elapsed() < AWAKE {
+            tokio::time::sleep(pace).await;
+            pace *= 2;
+            if self.store.horizon().await?.position > seen {
+                *self.woken() += 1;
+                return Ok(());
+            }
+        }
+        let slept = self.store.doze(seen, DOZE_MOST).await;
+        *self.woken() += 1;
+        slept
+    }
+
+    fn window(&self) -> MutexGuard<'_, Window> {
+        self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn woken(&self) -> MutexGuard<'_, u64> {
+        self.woken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Window {
+    fn after(&self, after: Position, limits: ReadLimits) -> Option<SharedPage> {
+        if !self.filled || after < self.from || after >= self.to {
+            return None;
+        }
+        let begin = self.rows.partition_point(|row| row.position <= after);
+        let rows: Vec<_> = self
+            .rows
+            .iter()
+            .skip(begin)
+            .take(limits.rows_max as usize)
+            .cloned()
+            .collect();
+        let complete = begin + rows.len() == self.rows.len();
+        let scanned_to = if complete {
+            self.to
+        } else {
+            rows.last().map_or(self.to, |row| row.position)
+        };
+        Some(SharedPage {
+            rows,
+            page: Page {
+                rows: Vec::new(),
+                scanned_to,
+                horizon: self.to,
+            },
+        })
+    }
+
+    /// Whether a read after this position continues the window, or may begin a new one nearer to the head.
+    fn ends_at(&self, after: Position) -> bool {
+        !self.filled || after >= self.to
+    }
+
+    fn extend(&mut self, after: Position, page: &SharedPage) {
+        if !self.filled || after != self.to {
+            *self = Window {
+                from: after,
+                to: after,
+                filled: true,
+                ..Window::default()
+            };
+        }
+        for row in &page.rows {
+            self.bytes += weight(row);
+            self.rows.push_back(row.clone());
+        }
+        self.to = self.to.max(page.page.scanned_to);
+        while self.rows.len() > WINDOW_ROWS || self.bytes > WINDOW_BYTES {
+            let Some(row) = self.rows.pop_front() else { break };
+            self.bytes -= weight(&row);
+            self.from = row.position;
+        }
+    }
+}
+
+fn weight(row: &Recorded) -> usize {
+    256 + row.envelope.payload.as_ref().map_or(0, |payload| payload.bytes().len())
+}
+
+impl From<Page> for SharedPage {
+    fn from(mut page: Page) -> Self {
+        let rows = std::mem::take(&mut page.rows).into_iter().map(Arc::new).collect();
+        SharedPage { rows, page }
+    }
+}

@@ -1,0 +1,296 @@
+//! Picks lanes and sees their messages through: in batches, and around those that fail.
+//!
+//! When a message of a batch fails, the prefix before it is run again as a batch, it alone, then the rest as a batch.
+//! Rolling back and running everything singly would drop to the singles' rate at one poison in a hundred.
+
+use crate::{
+    batch::{self, Item, Standing, Trouble},
+    calls,
+    consumer::{Mode, Poison},
+    failure::Failed,
+    group::{Group, count, place},
+    hold,
+    lanes::{Slice, Work},
+    suspect,
+};
+use eventloom_core::{
+    RetryClass, StoreError, faults,
+    ports::{Backend, Cursor, Transaction},
+};
+use std::{ops::Range, sync::Arc, time::Duration};
+
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MOST: Duration = Duration::from_secs(5);
+/// How long a lane rests whose held messages have reached their limit.
+const HELD_LIMIT_REST: Duration = Duration::from_secs(2);
+/// How often one message may lose against others before that is reported.
+const CONFLICTS_REPORTED: u32 = 20;
+
+/// Runs until the process stops, and what was taken by then is finished.
+pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
+    let mut retry = RETRY_FIRST;
+    loop {
+        let stopping = group.is_stopping();
+        // Registered before the lanes are looked at, so that rows that come in between are not slept through.
+        let changed = group.changed.notified();
+        let probe_in = group.outage().probe_in();
+        if stopping {
+            group.lanes().stopping = true;
+        }
+        let permit = group.process.suspects.clone().try_acquire_owned().ok();
+        let work = match probe_in {
+            Some(wait) if !wait.is_zero() => None,
+            Some(_) => group.lanes().pick(1, usize::MAX, permit.is_some()),
+            None => match group.settings.mode {
+                Mode::Transaction => {
+                    group
+                        .lanes()
+                        .pick(group.batch.get(), group.settings.workers as usize, permit.is_some())
+                }
+                // One lane for each: its keys run in parallel.
+                Mode::Effect => group.lanes().pick(group.batch.get(), usize::MAX, permit.is_some()),
+            },
+        };
+        let Some(work) = work else {
+            drop(permit);
+            if stopping {
+                return;
+            }
+            let rest = probe_in
+                .filter(|wait| !wait.is_zero())
+                .unwrap_or(Duration::from_secs(1));
+            tokio::select! {
+                () = changed => {}
+                // Also looks again for suspects, whose turn depends on other consumers.
+                () = group.process.clock.sleep(rest) => {}
+                () = group.process.stopping.cancelled() => {}
+            }
+            continue;
+        };
+        let (slices, result) = match work {
+            Work::Batch(slices) => {
+                drop(permit);
+                let result = group.within_lease(see_through(&group, &slices)).await;
+                (slices, result)
+            }
+            Work::Suspects(slice) => {
+                let result = group.within_lease(suspect::run(&group, &slice)).await;
+                drop(permit);
+                (vec![slice], result)
+            }
+        };
+        let cursors: Vec<Cursor> = slices.iter().map(Slice::cursor).collect();
+        match result {
+            Some(Ok(())) => {
+                retry = RETRY_FIRST;
+                group.done(cursors);
+            }
+            Some(Err(Stopped::HeldLimit)) => {
+                group.note_trouble(
+                    "a limit of what may be held is reached",
+                    &"the lane waits until messages are redriven or deleted",
+                );
+                group.process.clock.sleep(HELD_LIMIT_REST).await;
+                group.done(cursors);
+            }
+            Some(Err(Stopped::Outage)) => group.done(cursors),
+            Some(Err(Stopped::InDoubt)) | None => {
+                count(&group.counters.fenced, 1);
+                group.forget(cursors);
+            }
+            Some(Err(Stopped::Store(error))) => {
+                group.note_trouble("the store is in trouble", &error);
+                // Forgotten, not retried: the tables say where the work stands, and the messages are suspects.
+                group.forget(cursors);
+                tokio::select! {
+                    () = group.process.clock.sleep(retry) => {}
+                    () = group.process.stopping.cancelled() => {}
+                }
+                retry = (retry * 2).min(RETRY_MOST);
+            }
+        }
+    }
+}
+
+/// Why work on lanes ended before its messages were done.
+#[derive(Debug)]
+pub(crate) enum Stopped {
+    /// Drop it: somebody else owns the lanes, or it is not known what was committed.
+    InDoubt,
+    /// Most keys fail: only probes run for now.
+    Outage,
+    /// No more may be held.
+    HeldLimit,
+    /// The store is in trouble.
+    Store(StoreError),
+}
+
+/// Sees to it that every message of the slices is handled, held or queued, and the cursors moved.
+async fn see_through<S: Backend>(group: &Group<S>, slices: &[Slice]) -> Result<(), Stopped> {
+    if group.settings.mode == Mode::Effect {
+        for slice in slices {
+            calls::see_through(group, slice).await?;
+        }
+        return Ok(());
+    }
+    mark(group, slices).await?;
+    let mut standing = Standing::of(slices);
+    let items: Vec<Item> = slices
+        .iter()
+        .flat_map(|slice| {
+            slice.rows.iter().map(|row| Item {
+                cursor: slice.cursor(),
+                row: row.clone(),
+                attempt: 1,
+            })
+        })
+        .collect();
+    see_items_through(group, &mut standing, &items).await
+}
+
+/// Records what is about to be taken, so that a successor knows which messages may have killed this process. Committed
+/// before the first handler runs; under load it has ridden on the previous commit.
+async fn mark<S: Backend>(group: &Group<S>, slices: &[Slice]) -> Result<(), Stopped> {
+    let marks: Vec<_> = slices
+        .iter()
+        .filter_map(|slice| slice.mark.map(|to| (slice.cursor(), to)))
+        .collect();
+    if marks.is_empty() || faults::defect("attempts_lost_at_restart") {
+        return Ok(());
+    }
+    faults::point("take.before_mark");
+    let mut tx = group.store().begin(group.scope()).await.map_err(Stopped::Store)?;
+    let marked = group.store().mark(&mut tx, group.name(), &marks).await;
+    marked.map_err(|error| stopped(error.into()))?;
+    tx.commit().await.map_err(|error| stopped(error.into()))?;
+    faults::point("take.after_mark");
+    group.lanes().marked(&marks);
+    Ok(())
+}
+
+/// A part of a batch that is still to be done.
+#[derive(Debug)]
+enum Step {
+    Together(Range<usize>),
+    Alone(usize),
+    Hold(usize, Failed),
+}
+
+async fn see_items_through<S: Backend>(
+    group: &Group<S>,
+    standing: &mut Standing,
+    items: &[Item],
+) -> Result<(), Stopped> {
+    let mut steps = vec![Step::Together(0..items.len())];
+    while let Some(step) = steps.pop() {
+        match step {
+            Step::Together(range) if range.is_empty() => {}
+            Step::Together(range) if range.len() == 1 => steps.push(Step::Alone(range.start)),
+            Step::Together(range) => match batch::run(group, standing, &items[range.clone()], false).await {
+                Ok(()) => group.batch.committed(),
+                Err(Trouble::Message { index, failed }) => {
+                    count(&group.counters.failures, 1);
+                    let at = range.start + index;
+                    steps.push(Step::Together(at + 1..range.end));
+                    // A permanent failure is not tried again; a transient one alone, where nobody else's is near.
+                    steps.push(match failed.class {
+                        RetryClass::Permanent => Step::Hold(at, failed),
+                        RetryClass::Transient => Step::Alone(at),
+                    });
+                    steps.push(Step::Together(range.start..at));
+                }
+                Err(Trouble::Conflict) => {
+                    count(&group.counters.conflicts, 1);
+                    group.batch.lost_a_conflict();
+                    steps.extend(range.rev().map(Step::Alone));
+                }
+                Err(Trouble::Somebody(error)) => {
+                    tracing::debug!(consumer = %group.name(), %error, "a batch was refused; it is halved until it is known whose fault it is");
+                    let middle = range.start + range.len() / 2;
+                    steps.push(Step::Together(middle..range.end));
+                    steps.push(Step::Together(range.start..middle));
+                }
+                Err(trouble) => return Err(stopped(trouble)),
+            },
+            Step::Alone(at) => {
+                if let Some(failed) = alone(group, standing, &items[at], false).await? {
+                    steps.push(Step::Hold(at, failed));
+                }
+            }
+            Step::Hold(at, failed) => {
+                hold_or_stop(group, standing, &items[at], failed).await?;
+                if group.settings.poison == Poison::Block {
+                    // The lane waits, and with it what of it is left here; the other lanes come round again.
+                    return Ok(());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Handles one message in a transaction of its own, as often as it loses against others: that burns no attempt. Returns
+/// its failure, rolled back.
+pub(crate) async fn alone<S: Backend>(
+    group: &Group<S>,
+    standing: &mut Standing,
+    item: &Item,
+    suspect: bool,
+) -> Result<Option<Failed>, Stopped> {
+    if group.settings.mode == Mode::Effect {
+        return calls::alone(group, standing, item).await;
+    }
+    let mut conflicts = 0u32;
+    loop {
+        match batch::run(group, standing, std::slice::from_ref(item), suspect).await {
+            Ok(()) => {
+                group.batch.committed();
+                return Ok(None);
+            }
+            Err(Trouble::Message { failed, .. }) => {
+                count(&group.counters.failures, 1);
+                return Ok(Some(failed));
+            }
+            Err(Trouble::Somebody(error)) => {
+                count(&group.counters.failures, 1);
+                let what = "the handler returned, and then the store refused its transaction";
+                return Ok(Some(Failed::transient(format!("{what}: {error}"))));
+            }
+            Err(Trouble::Conflict) => {
+                count(&group.counters.conflicts, 1);
+                conflicts += 1;
+                if conflicts.is_multiple_of(CONFLICTS_REPORTED) {
+                    tracing::warn!(consumer = %group.name(), id = item.id(), conflicts, "a message keeps losing against other transactions");
+                }
+                let ceiling = Duration::from_millis(1 << conflicts.min(8));
+                group.process.clock.sleep(ceiling.mul_f64(fastrand::f64())).await;
+            }
+            Err(trouble) => return Err(stopped(trouble)),
+        }
+    }
+}
+
+/// Sets a failed message aside, unless most keys fail: then it is not the message's fault, and it stays where it is.
+pub(crate) async fn hold_or_stop<S: Backend>(
+    group: &Group<S>,
+    standing: &mut Standing,
+    item: &Item,
+    failed: Failed,
+) -> Result<(), Stopped> {
+    if group.blames_an_outage(item.key_or_id(), &failed) {
+        return Err(Stopped::Outage);
+    }
+    tracing::warn!(consumer = %group.name(), id = item.id(), at = %place(item.row.lane, item.row.position),
+        error = %failed.failure.error, attempt = item.attempt, "a message failed and is set aside");
+    hold::hold(group, standing, item, &failed).await.map_err(stopped)
+}
+
+pub(crate) fn stopped(trouble: Trouble) -> Stopped {
+    match trouble {
+        Trouble::InDoubt => Stopped::InDoubt,
+        Trouble::HeldLimit => Stopped::HeldLimit,
+        Trouble::Store(error) | Trouble::Somebody(error) => Stopped::Store(error),
+        // A conflict where nothing but our own rows is touched: the work is dropped and begun anew.
+        Trouble::Conflict | Trouble::Message { .. } => Stopped::InDoubt,
+    }
+}
