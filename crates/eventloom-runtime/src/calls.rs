@@ -68,7 +68,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         done: stands.iter().map(|stand| *stand == Stand::Done).collect(),
     };
     if lane.done.iter().all(|done| *done) {
-        return settle(group, &mut standing, &items, &lane, &[], Vec::new())
+        return settle(group, &mut standing, &items, &lane, &[], Vec::new(), false)
             .await
             .map_err(stopped);
     }
@@ -99,7 +99,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             }
         }
         if !results.is_empty() {
-            settle(group, &mut standing, &items, &lane, &results, outgoing)
+            settle(group, &mut standing, &items, &lane, &results, outgoing, false)
                 .await
                 .map_err(stopped)?;
         }
@@ -323,7 +323,8 @@ async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Called 
     called
 }
 
-/// Stores results and what was published, and moves the cursor over the prefix that is done.
+/// Stores results and what was published, and moves the cursor over the prefix that is done. `suspect`: attempts were
+/// counted before the call, and are forgotten with its result.
 async fn settle<S: Backend>(
     group: &Group<S>,
     standing: &mut Standing,
@@ -331,6 +332,7 @@ async fn settle<S: Backend>(
     lane: &Progress,
     results: &[(usize, String)],
     outgoing: Vec<NewEvent>,
+    suspect: bool,
 ) -> Result<(), Trouble> {
     let store = group.store();
     let mut tx = store.begin(group.scope()).await?;
@@ -343,6 +345,10 @@ async fn settle<S: Backend>(
         store
             .finish_effects(&mut tx, group.name(), &stored, group.now())
             .await?;
+    }
+    if suspect {
+        let ids: Vec<&str> = items.iter().map(Item::id).collect();
+        store.clear_attempts(&mut tx, group.name(), &ids).await?;
     }
     if !outgoing.is_empty() {
         S::append(store.tables(), &mut tx, &outgoing).await?;
@@ -443,20 +449,21 @@ pub(crate) async fn alone<S: Backend>(
     group: &Group<S>,
     standing: &mut Standing,
     item: &Item,
+    suspect: bool,
 ) -> Result<Option<Failed>, Stopped> {
     let items = std::slice::from_ref(item);
     let lane = Progress { done: vec![true] };
     match prepare(group, standing, items, None).await.map_err(stopped)?[0] {
-        Stand::Done => settle(group, standing, items, &lane, &[], Vec::new())
+        Stand::Done => settle(group, standing, items, &lane, &[], Vec::new(), suspect)
             .await
             .map_err(stopped)?,
         Stand::Elsewhere => {
             group.process.clock.sleep(IN_PROGRESS_PACE).await;
-            return Err(Stopped::Outage);
+            return Err(Stopped::Later);
         }
         Stand::Call { again } => match start(group, 0, 0, item, again).await.2 {
             Ok((result, outgoing)) => {
-                settle(group, standing, items, &lane, &[(0, result)], outgoing)
+                settle(group, standing, items, &lane, &[(0, result)], outgoing, suspect)
                     .await
                     .map_err(stopped)?;
             }
@@ -472,7 +479,7 @@ pub(crate) async fn drain<S: Backend>(group: &Group<S>, items: &[Item]) -> Resul
         let claim = claim_held(group, item).await.map_err(stopped)?;
         let called = match claim {
             EffectClaim::Handled => Ok(None),
-            EffectClaim::InProgress => return Ok(false),
+            EffectClaim::InProgress => return Err(Stopped::Later),
             EffectClaim::Call { again } => start(group, 0, 0, item, again).await.2.map(Some),
         };
         match called {

@@ -16,6 +16,7 @@ use eventloom_core::{
     Epoch, Lane, faults,
     ports::{Attempted, Backend, Cursor, Due, HeldMessage, HeldState, LetGo, Transaction},
 };
+use futures::{StreamExt, stream};
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// Messages of one key that share a transaction, and due messages looked at in one go.
@@ -23,8 +24,10 @@ const TOGETHER_MAX: u32 = 64;
 const DUE_MAX: u32 = 256;
 /// How often held messages are looked at for what somebody else changed (a redrive, a deletion).
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How soon a busy lane, or a suspect that waits for its turn, is asked for again.
+/// How soon a lane that was lost or stopped is looked at again.
 const BUSY_PACE: Duration = Duration::from_millis(5);
+/// How soon a suspect asks again for its turn.
+const LATER_PACE: Duration = Duration::from_millis(50);
 const RETRY: Duration = Duration::from_millis(500);
 /// Lanes that are looked at each time for whether they still hold anything.
 const LANES_LOOKED_AT: usize = 8;
@@ -39,6 +42,7 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
                 group.note_trouble("cannot look at held messages", &error);
                 RETRY
             }
+            Err(Stopped::Later) => LATER_PACE,
             Err(_) => BUSY_PACE,
         };
         tokio::select! {
@@ -60,13 +64,15 @@ async fn round<S: Backend>(group: &Group<S>, turn: &mut usize) -> Result<Duratio
         on_lane(group, lane, async |cursor| sweep(group, cursor).await).await?;
     }
     let probe_in = group.outage().probe_in();
-    if let Some(wait) = probe_in {
-        // Probes come from the log; held messages wait for the end of the outage.
-        return Ok(wait.max(BUSY_PACE));
-    }
+    // In an outage one message at a time tells whether it is over.
+    let due_max = match probe_in {
+        None => DUE_MAX,
+        Some(wait) if wait.is_zero() => 1,
+        Some(wait) => return Ok(wait),
+    };
     let (due, next) = group
         .store()
-        .due(group.name(), &lanes, DUE_MAX, group.now())
+        .due(group.name(), &lanes, due_max, group.now())
         .await
         .map_err(Stopped::Store)?;
     let mut by_lane: BTreeMap<Lane, Vec<Due>> = BTreeMap::new();
@@ -74,15 +80,15 @@ async fn round<S: Backend>(group: &Group<S>, turn: &mut usize) -> Result<Duratio
         by_lane.entry(due.lane).or_default().push(due);
     }
     let any = !by_lane.is_empty();
-    for (lane, due) in by_lane {
-        on_lane(group, lane, async |cursor| {
-            for due in due {
-                drain(group, cursor, due).await?;
-            }
-            Ok(())
-        })
-        .await?;
+    // Lanes beside each other: one that is busy or slow holds up nobody else's retries.
+    let mut drains = stream::iter(by_lane.into_iter().map(|(lane, due)| drain_lane(group, lane, due)))
+        .buffer_unordered(group.settings.workers as usize);
+    let mut worst = Ok(());
+    while let Some(drained) = drains.next().await {
+        worst = worst.and(drained);
     }
+    drop(drains);
+    worst?;
     for _ in 0..LANES_LOOKED_AT.min(lanes.len()) {
         *turn = (*turn + 1) % lanes.len();
         on_lane(group, lanes[*turn], async |cursor| look(group, cursor).await).await?;
@@ -92,6 +98,16 @@ async fn round<S: Backend>(group: &Group<S>, turn: &mut usize) -> Result<Duratio
     } else {
         next.unwrap_or(LOOK_EVERY).min(LOOK_EVERY)
     })
+}
+
+async fn drain_lane<S: Backend>(group: &Group<S>, lane: Lane, due: Vec<Due>) -> Result<(), Stopped> {
+    on_lane(group, lane, async |cursor| {
+        for due in due {
+            drain(group, cursor, due).await?;
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// Works on one lane as long as the lease is good, once its worker has given it back.
@@ -114,12 +130,12 @@ async fn on_lane<S: Backend>(
             }
         }
     };
-    match group.within_lease(work(cursor)).await {
+    match group.within_lease(&[cursor], work(cursor)).await {
         Some(Ok(())) => {
             group.done([cursor]);
             Ok(())
         }
-        Some(Err(error @ (Stopped::Outage | Stopped::HeldLimit))) => {
+        Some(Err(error @ (Stopped::Outage | Stopped::HeldLimit | Stopped::Later))) => {
             group.done([cursor]);
             Err(error)
         }
@@ -198,8 +214,16 @@ async fn drain<S: Backend>(group: &Group<S>, cursor: Cursor, due: Due) -> Result
             .take_while(|held| held.state == HeldState::Waiting)
             .cloned()
             .collect();
-        if !handle(group, cursor, &ready).await? {
-            return Ok(());
+        match handle(group, cursor, &ready).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(()),
+            Err(stopped @ (Stopped::Outage | Stopped::Later)) => {
+                // It stopped for now with the lane still ours: what was handled before has left a head without a due time,
+                // and no sweep comes by here again.
+                let_go(group, cursor, key).await?;
+                return Err(stopped);
+            }
+            Err(stopped) => return Err(stopped),
         }
         if ready.len() < queue.len() {
             // The next one is dead, and the key waits behind it.
@@ -248,7 +272,7 @@ async fn handle_suspect<S: Backend>(group: &Group<S>, item: &Item) -> Result<boo
     let permit = group.process.suspects.clone().try_acquire_owned();
     let Ok(_permit) = permit else {
         // Another suspect is running somewhere in this process; this one stays due.
-        return Err(Stopped::Outage);
+        return Err(Stopped::Later);
     };
     count(&group.counters.suspects, 1);
     let mut item = item.clone();

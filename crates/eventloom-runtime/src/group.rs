@@ -200,12 +200,16 @@ impl<S: Backend> Group<S> {
         open
     }
 
-    /// Runs an owner's work as long as the lease is good, and drops it (which rolls back) when it ends: a successor may
+    /// Runs an owner's work as long as the lease is good and the lanes are its own, and drops it (which rolls back) when it ends: a successor may
     /// have begun by then.
-    pub(crate) async fn within_lease<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn within_lease<T>(&self, cursors: &[Cursor], work: impl Future<Output = T>) -> Option<T> {
         let mut until = self.lease_until.subscribe();
         let lapsed = async {
             loop {
+                // A lease that lapsed and was taken anew has other epochs: the old work ends here too.
+                if !self.lanes().owns(cursors) {
+                    return;
+                }
                 let deadline = *until.borrow_and_update();
                 tokio::select! {
                     () = tokio::time::sleep_until(deadline.into()) => return,

@@ -20,7 +20,7 @@ pub(crate) async fn stride<S: Backend>(group: Arc<Group<S>>) {
             continue;
         }
         let cursors: Vec<Cursor> = moves.iter().map(|step| step.cursor).collect();
-        match group.within_lease(commit_moves(&group, &moves)).await {
+        match group.within_lease(&cursors, commit_moves(&group, &moves)).await {
             Some(Ok(())) => {
                 group.lanes().moved(&moves);
                 group.done(cursors);

@@ -204,6 +204,22 @@ impl Lanes {
         (first, count)
     }
 
+    /// Whether these are all still owned, under the same epochs.
+    pub(crate) fn owns(&self, cursors: &[Cursor]) -> bool {
+        cursors.iter().all(|cursor| {
+            self.lanes
+                .get(&cursor.lane)
+                .is_some_and(|owned| owned.epoch == cursor.epoch)
+        })
+    }
+
+    /// Whether a lane that nobody works on begins with a suspect.
+    pub(crate) fn has_suspects(&self) -> bool {
+        self.lanes
+            .values()
+            .any(|owned| owned.ready(self.stopping) && owned.is_suspect())
+    }
+
     /// Whether the log is to be read on.
     pub(crate) fn has_room(&self) -> bool {
         let mut rows = 0;

@@ -64,9 +64,10 @@ async fn keep<S: Backend>(group: &Group<S>) -> Result<(), eventloom_core::StoreE
         .keep(name, owner, group.settings.lease, &held, group.now())
         .await?;
     faults::point("lease.after_keep");
-    group.lease_until.send_replace(begun + group.settings.lease);
     let was_paused = group.lanes().paused;
     let lost = group.lanes().apply(&tenure, group.settings.poison == Poison::Block);
+    // After the lanes: whoever is woken by it looks whether its own are still there.
+    group.lease_until.send_replace(begun + group.settings.lease);
     for lane in lost {
         tracing::warn!(consumer = %group.name(), %lane, "the lane is owned by somebody else now; its work is dropped");
     }

@@ -23,6 +23,10 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 /// How long a lane rests whose held messages have reached their limit.
 const HELD_LIMIT_REST: Duration = Duration::from_secs(2);
+/// How long an idle worker rests when nobody tells it of work.
+const IDLE_REST: Duration = Duration::from_secs(1);
+/// The same while suspects wait for their turn.
+const SUSPECT_PACE: Duration = Duration::from_millis(20);
 /// How often one message may lose against others before that is reported.
 const CONFLICTS_REPORTED: u32 = 20;
 
@@ -37,7 +41,11 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
         if stopping {
             group.lanes().stopping = true;
         }
-        let permit = group.process.suspects.clone().try_acquire_owned().ok();
+        // Asked for only where there is a suspect: it is one for the whole process.
+        let suspects = group.lanes().has_suspects();
+        let permit = suspects
+            .then(|| group.process.suspects.clone().try_acquire_owned().ok())
+            .flatten();
         let work = match probe_in {
             Some(wait) if !wait.is_zero() => None,
             Some(_) => group.lanes().pick(1, usize::MAX, permit.is_some()),
@@ -56,30 +64,30 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
             if stopping {
                 return;
             }
-            let rest = probe_in
-                .filter(|wait| !wait.is_zero())
-                .unwrap_or(Duration::from_secs(1));
+            let idle = if suspects { SUSPECT_PACE } else { IDLE_REST };
+            let rest = probe_in.filter(|wait| !wait.is_zero()).unwrap_or(idle);
             tokio::select! {
                 () = changed => {}
-                // Also looks again for suspects, whose turn depends on other consumers.
+                // The turn of suspects depends on other consumers, which tell nobody.
                 () = group.process.clock.sleep(rest) => {}
                 () = group.process.stopping.cancelled() => {}
             }
             continue;
         };
-        let (slices, result) = match work {
+        let (cursors, result) = match work {
             Work::Batch(slices) => {
                 drop(permit);
-                let result = group.within_lease(see_through(&group, &slices)).await;
-                (slices, result)
+                let cursors: Vec<Cursor> = slices.iter().map(Slice::cursor).collect();
+                let result = group.within_lease(&cursors, see_through(&group, &slices)).await;
+                (cursors, result)
             }
             Work::Suspects(slice) => {
-                let result = group.within_lease(suspect::run(&group, &slice)).await;
+                let cursors = vec![slice.cursor()];
+                let result = group.within_lease(&cursors, suspect::run(&group, &slice)).await;
                 drop(permit);
-                (vec![slice], result)
+                (cursors, result)
             }
         };
-        let cursors: Vec<Cursor> = slices.iter().map(Slice::cursor).collect();
         match result {
             Some(Ok(())) => {
                 retry = RETRY_FIRST;
@@ -93,7 +101,7 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
                 group.process.clock.sleep(HELD_LIMIT_REST).await;
                 group.done(cursors);
             }
-            Some(Err(Stopped::Outage)) => group.done(cursors),
+            Some(Err(Stopped::Outage | Stopped::Later)) => group.done(cursors),
             Some(Err(Stopped::InDoubt)) | None => {
                 count(&group.counters.fenced, 1);
                 group.forget(cursors);
@@ -121,6 +129,8 @@ pub(crate) enum Stopped {
     Outage,
     /// No more may be held.
     HeldLimit,
+    /// Somebody else has to be done first.
+    Later,
     /// The store is in trouble.
     Store(StoreError),
 }
@@ -238,7 +248,7 @@ pub(crate) async fn alone<S: Backend>(
     suspect: bool,
 ) -> Result<Option<Failed>, Stopped> {
     if group.settings.mode == Mode::Effect {
-        return calls::alone(group, standing, item).await;
+        return calls::alone(group, standing, item, suspect).await;
     }
     let mut conflicts = 0u32;
     loop {

@@ -1,0 +1,65 @@
+//! A database for a measurement, dropped when it is over.
+
+use anyhow::Result;
+use eventloom::postgres::{MigrateOptions, Postgres, migrate};
+use sqlx::{
+    AssertSqlSafe, PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use std::str::FromStr;
+
+/// A database with Eventloom's tables in it.
+pub(crate) struct Scratch {
+    admin: PgPool,
+    name: String,
+    pub(crate) pool: PgPool,
+    pub(crate) store: Postgres,
+}
+
+impl Scratch {
+    /// Makes it, with room for this many connections.
+    pub(crate) async fn new(url: &str, connections: u32) -> Result<Self> {
+        let admin = PgPoolOptions::new().max_connections(1).connect(url).await?;
+        let name = format!("bench_{}", uuid::Uuid::new_v4().simple());
+        sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}")))
+            .execute(&admin)
+            .await?;
+        let options = PgConnectOptions::from_str(url)?.database(&name);
+        let pool = PgPoolOptions::new()
+            .max_connections(connections)
+            .min_connections(connections)
+            .connect_with(options)
+            .await?;
+        migrate(&pool, MigrateOptions::default()).await?;
+        let store = Postgres::builder(pool.clone()).open().await?;
+        Ok(Scratch {
+            admin,
+            name,
+            pool,
+            store,
+        })
+    }
+
+    /// Runs statements of a set-up.
+    pub(crate) async fn run(&self, statements: &'static [&'static str]) -> Result<()> {
+        for statement in statements {
+            sqlx::query(*statement).execute(&self.pool).await?;
+        }
+        Ok(())
+    }
+
+    /// Writes dirty pages now, so that no lane pays for the one before it.
+    pub(crate) async fn settle(&self) -> Result<()> {
+        sqlx::query("CHECKPOINT").execute(&self.pool).await?;
+        Ok(())
+    }
+
+    /// Drops it.
+    pub(crate) async fn drop(self) -> Result<()> {
+        self.pool.close().await;
+        sqlx::query(AssertSqlSafe(format!("DROP DATABASE {} WITH (FORCE)", self.name)))
+            .execute(&self.admin)
+            .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,8 @@
+//! One file for each command: its arguments, and what it does.
+
+pub(crate) mod consumer;
+pub(crate) mod dlq;
+pub(crate) mod migrate;
+pub(crate) mod publish;
+pub(crate) mod status;
+pub(crate) mod tail;

@@ -1,0 +1,173 @@
+//! From a place to an open store: the one place where the kinds of store differ for commands that only ask.
+
+use crate::{
+    failure::{Exit, Failure},
+    place::Place,
+    settings::Settings,
+};
+use eventloom::{
+    ports::{Backend, Store},
+    postgres::{self, Postgres},
+    sqlite::{self, Sqlite},
+};
+use sqlx::{
+    Connection, PgPool,
+    postgres::{PgConnectOptions, PgPoolOptions},
+};
+use std::{future::Future, path::Path, time::Duration};
+
+/// How long a server may take to answer the first connection.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const CONNECTIONS_MAX: u32 = 3;
+
+/// What a command does with a store, whichever it is.
+pub(crate) trait Work {
+    fn on<S: Backend>(self, store: S) -> impl Future<Output = Result<Exit, Failure>>;
+}
+
+/// Opens the store of the settings, does the work on it, and closes it.
+pub(crate) async fn with_store(settings: &Settings, work: impl Work) -> Result<Exit, Failure> {
+    match settings.place()? {
+        Place::Sqlite(path) => {
+            must_exist(&path, settings)?;
+            let opened = Sqlite::builder(&path).connections_max(CONNECTIONS_MAX).open().await;
+            let store = opened.map_err(|error| sqlite_failure(error, settings))?;
+            let done = work
+                .on(store.clone())
+                .await
+                .map_err(|failure| failure.at(&store.place()));
+            store.close().await;
+            done
+        }
+        Place::Postgres(options) => {
+            let place = place_of(&options);
+            let pool = connect(*options).await?;
+            let mut builder = Postgres::builder(pool.clone()).schema(settings.schema().clone());
+            if settings.pooled {
+                builder = builder.pooled();
+            }
+            let store = builder
+                .open()
+                .await
+                .map_err(|error| postgres_failure(error, settings).at(&place))?;
+            let done = work
+                .on(store.clone())
+                .await
+                .map_err(|failure| failure.at(&store.place()));
+            close(&pool).await;
+            done
+        }
+    }
+}
+
+/// Says goodbye to the server, which would otherwise note a lost connection. Not worth waiting for.
+pub(crate) async fn close(pool: &PgPool) {
+    let _ = tokio::time::timeout(Duration::from_secs(1), pool.close()).await;
+}
+
+/// A pool whose server has answered once. A pool alone would go on asking a server that refuses until its time is up.
+pub(crate) async fn connect(options: PgConnectOptions) -> Result<PgPool, Failure> {
+    let mut options = options.application_name("eventloom");
+    if options.get_database().is_none() {
+        options = options.clone().database(options.get_username());
+    }
+    let place = place_of(&options);
+    let unreachable = |why: String| format!("cannot reach Postgres at {place}: {why}");
+    match tokio::time::timeout(ANSWER_WITHIN, sqlx::PgConnection::connect_with(&options)).await {
+        Ok(Ok(connection)) => {
+            // It has answered, which is all that was asked of it.
+            let _ = connection.close().await;
+        }
+        Ok(Err(error)) => {
+            let (why, next) = explain(&error);
+            return Err(Failure::new(unreachable(why)).next(next));
+        }
+        Err(_) => {
+            return Err(Failure::new(unreachable(format!("no answer within {ANSWER_WITHIN:?}")))
+                .next("see whether host and port are right and a firewall lets you through"));
+        }
+    }
+    let pool = PgPoolOptions::new()
+        .max_connections(CONNECTIONS_MAX)
+        .acquire_timeout(ANSWER_WITHIN);
+    Ok(pool.connect_lazy_with(options))
+}
+
+/// Host, port and database: everything that tells a server apart, and nothing that is secret.
+pub(crate) fn place_of(options: &PgConnectOptions) -> String {
+    let database = options.get_database().unwrap_or_else(|| options.get_username());
+    match options.get_socket() {
+        Some(socket) => format!("{}/{database}", socket.display()),
+        None => format!("{}:{}/{database}", options.get_host(), options.get_port()),
+    }
+}
+
+/// Why a first connection failed, and what to do about it.
+fn explain(error: &sqlx::Error) -> (String, &'static str) {
+    match error {
+        sqlx::Error::Io(error) => (
+            error.to_string(),
+            "see whether the server is up, and host and port are right",
+        ),
+        sqlx::Error::Database(error) => {
+            let next = match error.code().as_deref() {
+                Some("28P01" | "28000") => "give the right user and password in the store's URL",
+                Some("3D000") => "give a database that is there, or make it with CREATE DATABASE",
+                Some("53300") => "wait for a free connection, or raise max_connections",
+                Some("57P03") => "wait until the server has started",
+                _ => "see what the server's log says",
+            };
+            (error.message().to_owned(), next)
+        }
+        sqlx::Error::Tls(error) => (error.to_string(), "set sslmode and sslrootcert in the store's URL"),
+        error => (error.to_string(), "see whether this is a Postgres server"),
+    }
+}
+
+/// Opening makes a missing file, which is right for a service and wrong for a misspelled path.
+pub(crate) fn must_exist(path: &Path, settings: &Settings) -> Result<(), Failure> {
+    match path.try_exists() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(
+            Failure::new(format!("there is no database {}", path.display())).next(format!(
+                "check the path, or make it with `{}`",
+                settings.command("migrate")
+            )),
+        ),
+        Err(error) => Err(Failure::new(format!(
+            "cannot look for the database {}: {error}",
+            path.display()
+        ))),
+    }
+}
+
+pub(crate) fn sqlite_failure(error: sqlite::OpenError, settings: &Settings) -> Failure {
+    use sqlite::OpenError::{NotMigrated, TooNew, TooOld, Unreachable};
+    let what = without_advice(&error.to_string());
+    match error {
+        NotMigrated { .. } | TooOld { .. } => Failure::new(what).next(settings.command("migrate")),
+        TooNew { .. } => Failure::new(what).next("use a newer eventloom"),
+        Unreachable { .. } => {
+            Failure::new(what).next("see whether the path is right, is a database, and may be written to")
+        }
+        _ => Failure::new(what),
+    }
+}
+
+pub(crate) fn postgres_failure(error: postgres::OpenError, settings: &Settings) -> Failure {
+    use postgres::OpenError::{NotMigrated, ProgramTooOld, Store, Unreachable};
+    let what = without_advice(&error.to_string());
+    match error {
+        Store(error) => error.into(),
+        NotMigrated { .. } => Failure::new(what).next(settings.command("migrate")),
+        ProgramTooOld { .. } => Failure::new(what).next("use a newer eventloom"),
+        Unreachable { .. } => Failure::new(what).next("see whether the server is up, then run it again"),
+        _ => Failure::new(what),
+    }
+}
+
+/// The library tells its users to run this program; here the exact command follows on a line of its own.
+pub(crate) fn without_advice(text: &str) -> String {
+    let what = text.split("run `eventloom migrate`").next().unwrap_or(text);
+    what.trim_end_matches([' ', ':', ';', ',']).to_owned()
+}

@@ -1,0 +1,13 @@
+//! The real program, on a file of SQLite and (where a server is named) on Postgres.
+#![allow(clippy::unwrap_used)] // a test fails by panicking
+
+mod consumer;
+mod dlq;
+mod migrate;
+mod program;
+mod publish_and_tail;
+mod service;
+mod settings;
+mod status;
+mod stores;
+mod wait;
