@@ -1,5 +1,6 @@
-//! The errands of the workspace: `cargo xtask services`, `cargo xtask test`, `cargo xtask tidy`.
+//! The errands of the workspace: `cargo xtask services`, `cargo xtask test`, `cargo xtask bench`, `cargo xtask tidy`.
 
+mod bench;
 mod places;
 mod services;
 mod steps;
@@ -13,6 +14,7 @@ cargo xtask services up [pg15] [pg18] [pgbouncer]   install what is missing and 
 cargo xtask services down                           stop what was started
 cargo xtask services env                            print the variables that the tests read
 cargo xtask test [--quick]                          everything that must hold before a commit; --quick without the campaigns
+cargo xtask bench [--short] [--rounds N] [--only TEXT]   the figures, against work by hand in the same run
 cargo xtask tidy                                    the house rules that a program can check";
 
 fn main() -> ExitCode {
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
         ["services", "env"] => services::env_command(),
         ["test"] => test::command(false),
         ["test", "--quick"] => test::command(true),
+        ["bench", arguments @ ..] => bench::command(arguments),
         ["tidy"] => tidy::command(),
         _ => {
             eprintln!("{USAGE}");

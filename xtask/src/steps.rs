@@ -3,7 +3,7 @@
 /// What a step does.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum What {
-    /// A command, words parted by blanks. It counts as one.
+    /// A command, words parted by blanks; `target/…` is a program in the target folder. It counts as one.
     Command(&'static str),
     /// A cargo test command: each of its tests counts.
     Tests(&'static str),
@@ -18,7 +18,6 @@ pub(crate) enum What {
 pub(crate) enum When {
     Always,
     /// Only without `--quick`.
-    #[allow(dead_code, reason = "for the campaigns to come")]
     Full,
 }
 

@@ -123,25 +123,8 @@ mod tests {
     use eventloom::{Envelope, Lane, OffsetDateTime, Position};
 
     fn recorded(payload: Option<Payload>) -> Recorded {
-        let envelope = Envelope {
-            id: "an id".to_owned(),
-            topic: "orders".to_owned(),
-            event_type: "order.placed".to_owned(),
-            key: None,
-            source: None,
-            subject: None,
-            time: OffsetDateTime::UNIX_EPOCH,
-            payload,
-            datacontenttype: None,
-            dataschema: None,
-            schemaversion: 1,
-            correlationid: None,
-            causationid: None,
-            traceparent: None,
-            tracestate: None,
-            headers: Headers::new(),
-            origin: None,
-        };
+        let mut envelope = Envelope::new("an id", "orders", "order.placed", OffsetDateTime::UNIX_EPOCH);
+        envelope.payload = payload;
         Recorded {
             position: Position(7),
             lane: Lane(3),

@@ -69,6 +69,36 @@ pub struct Envelope {
     pub origin: Option<Uuid>,
 }
 
+impl Envelope {
+    /// An envelope with what every event has; the other attributes are set on its fields.
+    pub fn new(
+        id: impl Into<String>,
+        topic: impl Into<String>,
+        event_type: impl Into<String>,
+        time: OffsetDateTime,
+    ) -> Self {
+        Envelope {
+            id: id.into(),
+            topic: topic.into(),
+            event_type: event_type.into(),
+            key: None,
+            source: None,
+            subject: None,
+            time,
+            payload: None,
+            datacontenttype: None,
+            dataschema: None,
+            schemaversion: 1,
+            correlationid: None,
+            causationid: None,
+            traceparent: None,
+            tracestate: None,
+            headers: Headers::new(),
+            origin: None,
+        }
+    }
+}
+
 /// An envelope with its place in a log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recorded {

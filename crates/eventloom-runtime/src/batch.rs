@@ -10,24 +10,19 @@
 //! - another transaction claims the same logical id: the claim waits for its end.
 
 use crate::{
-    consumer::{Handlers, Unhandled},
-    context::{Context, Delivery},
+    consumer::Handlers,
+    context::Context,
     failure::Failed,
     group::{Group, count},
-    handler::panic_text,
     lanes::Slice,
 };
 use eventloom_core::{
     NewEvent, Position, Recorded, RetryClass, StoreError, StoreErrorKind, faults,
     ports::{Backend, Claim, Cursor, FenceError, HeldNow, HeldState, Move, NewHeld, Transaction},
 };
-use futures::FutureExt;
 use std::{
-    borrow::Cow,
     collections::{BTreeMap, HashSet},
-    panic::AssertUnwindSafe,
     sync::Arc,
-    time::Instant,
 };
 
 /// A message of a batch, with the lane that it moves.
@@ -452,31 +447,11 @@ async fn call<S: Backend>(
         return Ok(None);
     };
     let Some(handler) = handlers.get(envelope.event_type.as_str()) else {
-        return match group.settings.unhandled {
-            Unhandled::Acknowledge => Ok(None),
-            Unhandled::Dead => Err(Failed::permanent(format!(
-                "no handler for type {:?}",
-                envelope.event_type
-            ))),
-        };
+        return group.unhandled(item).map(|()| None);
     };
-    let limit = group.settings.deadline;
-    let delivery = Delivery {
-        envelope: Cow::Borrowed(envelope),
-        consumer: Cow::Borrowed(group.name()),
-        attempt: item.attempt,
-        deadline: Instant::now() + limit,
-        limits: Cow::Borrowed(group.store().limits()),
-    };
-    let mut cx = Context::new(connection, delivery, outgoing);
-    let run = AssertUnwindSafe(handler.run(envelope.payload.as_ref(), &mut cx)).catch_unwind();
-    match tokio::time::timeout(limit, run).await {
-        Ok(Ok(result)) => result.map(Some),
-        Ok(Err(panic)) => Err(Failed::transient(panic_text(panic.as_ref()))),
-        Err(_) => Err(Failed::transient(format!(
-            "the handler was still running at its deadline of {limit:?}"
-        ))),
-    }
+    let mut cx = Context::new(connection, group.delivery(item), outgoing);
+    let run = handler.run(envelope.payload.as_ref(), &mut cx);
+    group.within_deadline(run).await.map(Some)
 }
 
 /// A failure of the store inside a handler is not the message's fault when the transaction lost against another one, or

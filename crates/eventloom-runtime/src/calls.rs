@@ -10,13 +10,11 @@
 
 use crate::{
     batch::{self, Item, Standing, Trouble},
-    consumer::{Handlers, Poison, Unhandled},
-    context::Delivery,
+    consumer::Handlers,
     drain,
     effect::Called,
     failure::Failed,
     group::{Group, count},
-    handler::panic_text,
     hold,
     lanes::Slice,
     worker::{Stopped, stopped},
@@ -27,10 +25,8 @@ use eventloom_core::{
 };
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use std::{
-    borrow::Cow,
     collections::{HashMap, HashSet, VecDeque},
-    panic::AssertUnwindSafe,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How soon a message is asked for again whose logical id is being called elsewhere.
@@ -292,33 +288,11 @@ async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Called 
         return Ok(("null".to_owned(), Vec::new()));
     };
     let Some(handler) = handlers.get(envelope.event_type.as_str()) else {
-        return match group.settings.unhandled {
-            Unhandled::Acknowledge => {
-                count(&group.counters.unhandled, 1);
-                Ok(("null".to_owned(), Vec::new()))
-            }
-            Unhandled::Dead => Err(Failed::permanent(format!(
-                "no handler for type {:?}",
-                envelope.event_type
-            ))),
-        };
+        count(&group.counters.unhandled, 1);
+        return group.unhandled(item).map(|()| ("null".to_owned(), Vec::new()));
     };
-    let limit = group.settings.deadline;
-    let delivery = Delivery {
-        envelope: Cow::Borrowed(envelope),
-        consumer: Cow::Borrowed(group.name()),
-        attempt: item.attempt,
-        deadline: Instant::now() + limit,
-        limits: Cow::Borrowed(group.store().limits()),
-    };
-    let run = AssertUnwindSafe(handler.run(envelope.payload.as_ref(), delivery, again)).catch_unwind();
-    let called = match tokio::time::timeout(limit, run).await {
-        Ok(Ok(called)) => called,
-        Ok(Err(panic)) => Err(Failed::transient(panic_text(panic.as_ref()))),
-        Err(_) => Err(Failed::transient(format!(
-            "the call was still running at its deadline of {limit:?}"
-        ))),
-    };
+    let run = handler.run(envelope.payload.as_ref(), group.delivery(item), again);
+    let called = group.within_deadline(run).await;
     faults::point("effect.after_call");
     called
 }
@@ -425,22 +399,7 @@ async fn set_aside<S: Backend>(
     tx.commit().await?;
     faults::point("hold.after_commit");
     moved(group, standing, &moves);
-    standing.set_holds(item.cursor);
-    if let Some(owned) = group.lanes().get_mut(item.cursor) {
-        owned.holds = true;
-        if group.settings.poison == Poison::Block {
-            owned.block(true);
-        }
-    }
-    count(
-        if state == HeldState::Dead {
-            &group.counters.dead
-        } else {
-            &group.counters.held
-        },
-        1,
-    );
-    group.held.notify_one();
+    hold::committed(group, standing, item, state);
     Ok(())
 }
 

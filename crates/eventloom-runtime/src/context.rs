@@ -1,8 +1,7 @@
 //! What a handler is given beside its event.
 
 use eventloom_core::{
-    ConsumerName, Envelope, Event, Headers, NewEvent, OffsetDateTime, PublishError, PublishLimits, Topic, Uuid,
-    ports::Store,
+    ConsumerName, Envelope, Event, NewEvent, OffsetDateTime, PublishError, PublishLimits, Topic, Uuid, ports::Store,
 };
 use std::{
     borrow::Cow,
@@ -43,25 +42,7 @@ impl Delivery<'_> {
     }
 
     pub(crate) fn for_test() -> Delivery<'static> {
-        let envelope = Envelope {
-            id: Uuid::now_v7().to_string(),
-            topic: "test".to_owned(),
-            event_type: "test".to_owned(),
-            key: None,
-            source: None,
-            subject: None,
-            time: OffsetDateTime::now_utc(),
-            payload: None,
-            datacontenttype: None,
-            dataschema: None,
-            schemaversion: 1,
-            correlationid: None,
-            causationid: None,
-            traceparent: None,
-            tracestate: None,
-            headers: Headers::new(),
-            origin: None,
-        };
+        let envelope = Envelope::new(Uuid::now_v7().to_string(), "test", "test", OffsetDateTime::now_utc());
         Delivery {
             envelope: Cow::Owned(envelope),
             consumer: Cow::Owned(ConsumerName::parse("test").unwrap_or_else(|_| unreachable!("a legal name"))),

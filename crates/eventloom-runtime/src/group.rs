@@ -2,8 +2,11 @@
 
 use crate::{
     backoff::Backoff,
+    batch::Item,
     consumer::{Consumer, Handlers, Mode, Poison, Unhandled},
+    context::Delivery,
     failure::Failed,
+    handler::panic_text,
     lanes::Lanes,
     outage::Outage,
     tail::Tail,
@@ -12,9 +15,12 @@ use eventloom_core::{
     Clock, ConsumerName, Lane, OwnerId, Position, Recorded, RetryClass,
     ports::{Backend, Cursor, Scope, Start, Store},
 };
+use futures::FutureExt;
 use std::{
+    borrow::Cow,
     collections::HashSet,
     future::Future,
+    panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -180,6 +186,40 @@ impl<S: Backend> Group<S> {
         tracing::warn!(consumer = %self.name(), %error, "{doing}");
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) =
             Some((Instant::now(), format!("{doing}: {error}")));
+    }
+
+    /// What a handler is told of its message.
+    pub(crate) fn delivery<'a>(&'a self, item: &'a Item) -> Delivery<'a> {
+        Delivery {
+            envelope: Cow::Borrowed(&item.row.envelope),
+            consumer: Cow::Borrowed(self.name()),
+            attempt: item.attempt,
+            deadline: Instant::now() + self.settings.deadline,
+            limits: Cow::Borrowed(self.store().limits()),
+        }
+    }
+
+    /// Runs a handler within its deadline. A panic is a failure like others.
+    pub(crate) async fn within_deadline<T>(&self, run: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+        let limit = self.settings.deadline;
+        match tokio::time::timeout(limit, AssertUnwindSafe(run).catch_unwind()).await {
+            Ok(Ok(result)) => result,
+            Ok(Err(panic)) => Err(Failed::transient(panic_text(panic.as_ref()))),
+            Err(_) => Err(Failed::transient(format!(
+                "the handler was still running at its deadline of {limit:?}"
+            ))),
+        }
+    }
+
+    /// What becomes of a message whose type has no handler.
+    pub(crate) fn unhandled(&self, item: &Item) -> Result<(), Failed> {
+        match self.settings.unhandled {
+            Unhandled::Acknowledge => Ok(()),
+            Unhandled::Dead => Err(Failed::permanent(format!(
+                "no handler for type {:?}",
+                item.row.envelope.event_type
+            ))),
+        }
     }
 
     /// Whether a failure is laid to an outage: most distinct keys fail, so no message is blamed and no attempt burnt.

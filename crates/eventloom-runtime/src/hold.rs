@@ -44,27 +44,26 @@ pub(crate) async fn hold<S: Backend>(
     tx.commit().await?;
     faults::point("hold.after_commit");
     standing.moved(&moves);
+    group.lanes().moved(&moves);
+    committed(group, standing, item, state);
+    Ok(())
+}
+
+/// After the commit of a held message: the lane holds something, and its retries are to be looked at.
+pub(crate) fn committed<S: Backend>(group: &Group<S>, standing: &mut Standing, item: &Item, state: HeldState) {
     standing.set_holds(item.cursor);
-    {
-        let mut lanes = group.lanes();
-        lanes.moved(&moves);
-        if let Some(owned) = lanes.get_mut(item.cursor) {
-            owned.holds = true;
-            if group.settings.poison == Poison::Block {
-                owned.block(true);
-            }
+    if let Some(owned) = group.lanes().get_mut(item.cursor) {
+        owned.holds = true;
+        if group.settings.poison == Poison::Block {
+            owned.block(true);
         }
     }
-    count(
-        if state == HeldState::Dead {
-            &group.counters.dead
-        } else {
-            &group.counters.held
-        },
-        1,
-    );
+    let counter = match state {
+        HeldState::Dead => &group.counters.dead,
+        HeldState::Waiting => &group.counters.held,
+    };
+    count(counter, 1);
     group.held.notify_one();
-    Ok(())
 }
 
 /// Inserts a failed message and, when its key waits behind it, the key.

@@ -56,7 +56,10 @@ fn command(line: &str, variables: &[(&'static str, String)]) -> Result<Command> 
     let program = match words.next().context("a step without a command")? {
         // The cargo that runs us, whatever the PATH says.
         "cargo" => std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()),
-        program => program.into(),
+        program => match program.strip_prefix("target/") {
+            Some(built) => places::target().join(built).into(),
+            None => program.into(),
+        },
     };
     let mut command = Command::new(program);
     command
