@@ -1,0 +1,131 @@
+//! What an error of the driver means: one place that knows SQLSTATEs.
+
+use eventloom_core::{StoreError, StoreErrorKind as Kind};
+use sqlx::error::DatabaseError;
+use std::error::Error;
+
+/// Turns an error of the driver into one of the store; `doing` completes "while …".
+pub(crate) fn while_doing(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
+    move |error| StoreError::new(kind(&error), doing, error)
+}
+
+/// The same for COMMIT itself.
+///
+/// Whoever loses the connection now cannot know. That includes "terminating connection": the server may send it after
+/// the commit, in the place of the next prompt.
+pub(crate) fn while_committing(error: sqlx::Error) -> StoreError {
+    let kind = match kind(&error) {
+        Kind::Unreachable => Kind::Indeterminate,
+        kind => kind,
+    };
+    StoreError::new(kind, "committing", error)
+}
+
+/// Kind of trouble behind an error of the driver.
+pub(crate) fn kind(error: &sqlx::Error) -> Kind {
+    match error {
+        sqlx::Error::Database(database) => kind_of_database(database.as_ref()),
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::BeginFailed => Kind::Unreachable,
+        // What this row belonged to was removed by somebody else meanwhile.
+        sqlx::Error::RowNotFound => Kind::Conflict,
+        _ => Kind::Other,
+    }
+}
+
+fn kind_of_database(error: &dyn DatabaseError) -> Kind {
+    error.code().map_or(Kind::Other, |code| kind_of_state(&code))
+}
+
+fn kind_of_state(state: &str) -> Kind {
+    match state {
+        "40P01" | "40001" | "55P03" => Kind::Conflict,
+        "40003" => Kind::Indeterminate,
+        "25P02" => Kind::Aborted,
+        // Statement, idle-in-transaction, idle-session and (from 17) transaction timeouts.
+        "57014" | "25P03" | "57P05" | "25P04" => Kind::Timeout,
+        // 53300: too many connections, which is not a disk.
+        "53300" | "57P01" | "57P02" | "57P03" => Kind::Unreachable,
+        "42501" | "25006" => Kind::Refused,
+        _ => match state.get(..2).unwrap_or_default() {
+            "08" => Kind::Unreachable,
+            "23" => Kind::Constraint,
+            "53" => Kind::Full,
+            // Raised by our own triggers and functions.
+            "EV" => Kind::Refused,
+            _ => Kind::Other,
+        },
+    }
+}
+
+/// The first trouble with a store in an error and its chain of sources.
+pub(crate) fn kind_in_chain(error: &(dyn Error + 'static)) -> Option<Kind> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(store) = error.downcast_ref::<StoreError>() {
+            return Some(store.kind());
+        }
+        match error.downcast_ref::<sqlx::Error>() {
+            // A handler's own look-up that found nothing is no trouble of the store.
+            Some(sqlx::Error::RowNotFound) => return None,
+            Some(driver) => return Some(kind(driver)),
+            None => {}
+        }
+        // `#[error(transparent)]` leaves the driver's error out of the chain, and what is left of it is this box.
+        if let Some(database) = error.downcast_ref::<Box<dyn DatabaseError>>() {
+            return Some(kind_of_database(database.as_ref()));
+        }
+        next = error.source();
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states() {
+        let cases = [
+            ("40P01", Kind::Conflict),
+            ("40001", Kind::Conflict),
+            ("55P03", Kind::Conflict),
+            ("25P02", Kind::Aborted),
+            ("57014", Kind::Timeout),
+            ("25P03", Kind::Timeout),
+            ("57P05", Kind::Timeout),
+            ("23505", Kind::Constraint),
+            ("53100", Kind::Full),
+            ("53300", Kind::Unreachable),
+            ("57P01", Kind::Unreachable),
+            ("08006", Kind::Unreachable),
+            ("42501", Kind::Refused),
+            ("25006", Kind::Refused),
+            ("EV002", Kind::Refused),
+            ("22012", Kind::Other),
+        ];
+        for (state, expected) in cases {
+            assert_eq!(kind_of_state(state), expected, "{state}");
+        }
+    }
+
+    #[test]
+    fn chains() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("outer")]
+        struct Outer(#[source] sqlx::Error);
+        assert_eq!(
+            kind_in_chain(&Outer(sqlx::Error::PoolTimedOut)),
+            Some(Kind::Unreachable)
+        );
+        assert_eq!(kind_in_chain(&Outer(sqlx::Error::RowNotFound)), None);
+        assert_eq!(kind_in_chain(&std::fmt::Error), None);
+        let lost = while_committing(sqlx::Error::PoolClosed);
+        assert!(lost.may_have_happened());
+    }
+}

@@ -1,0 +1,224 @@
+//! Reading the log: the horizon first, the rows with a later snapshot, and never a gap in between.
+
+use crate::{error::while_doing, rows, store::Postgres};
+use eventloom_core::{
+    Lane, OffsetDateTime, Position, StoreError, faults,
+    ports::{Blocker, Horizon, Log, LogStatus, Page, Pruned, ReadError, ReadLimits},
+};
+use sqlx::{PgConnection, Row, postgres::PgRow};
+use std::time::Duration;
+
+const HORIZON: &str = "SELECT horizon, handed_out FROM eventloom.outbox_horizon()";
+
+/// The rows of a page, beside up to where the log was pruned in the same snapshot. Without rows there is one row of NULLs.
+///
+/// Payload bytes are summed inside, so that a page over the limit is not sent. A payload that is stored plainly has the
+/// size of its column; only a compressed one must be unpacked to be measured. (`octet_length` of a bytea never unpacks.)
+/// The inner LIMIT keeps an index range scan whatever the statistics say.
+macro_rules! page {
+    ($where:literal, $order:literal) => {
+        concat!(
+            "
+SELECT l.pruned_to, p.running >= $1 AS reached,
+       p.position, p.lane, p.id, p.topic, p.type, p.key, p.source, p.subject, p.time, p.data, p.data_bytes,
+       p.datacontenttype, p.dataschema, p.schemaversion, p.correlationid, p.causationid, p.traceparent, p.tracestate,
+       p.headers, p.origin
+  FROM eventloom.logs l
+  LEFT JOIN (
+       SELECT r.*, sum(r.payload_bytes) OVER (ORDER BY r.position ROWS UNBOUNDED PRECEDING) AS running
+         FROM (SELECT o.position, o.lane, o.id::text, o.topic, o.type, o.key, o.source, o.subject, o.time, o.data,
+                      o.data_bytes, o.datacontenttype, o.dataschema, o.schemaversion, o.correlationid, o.causationid,
+                      o.traceparent, o.tracestate, o.headers, o.origin,
+                      CASE WHEN o.data IS NULL THEN coalesce(octet_length(o.data_bytes), 0)
+                           WHEN pg_column_compression(o.data) IS NULL THEN pg_column_size(o.data)
+                           ELSE octet_length(o.data::text) END AS payload_bytes
+                 FROM eventloom.outbox o
+                WHERE ",
+            $where,
+            "
+                ORDER BY ",
+            $order,
+            " LIMIT $2) r
+       ) p ON p.running - p.payload_bytes < $1
+ WHERE l.name = 'outbox'"
+        )
+    };
+}
+
+const READ_AFTER: &str = page!("o.position > $3 AND o.position <= $4", "o.position");
+/// Compared as pairs: with `lane = $5` the planner may find it cheaper to read the whole log in order and to throw the
+/// other lanes away.
+const READ_LANE: &str = page!(
+    "(o.lane, o.position) > ($5, $3) AND (o.lane, o.position) <= ($5, $4)",
+    "o.lane, o.position"
+);
+
+const STATUS: &str = "SELECT l.identity, l.pruned_to, h.horizon, h.handed_out, l.namespace
+  FROM eventloom.outbox_horizon() h, eventloom.logs l WHERE l.name = 'outbox'";
+
+/// The holder of the lowest mark. A prepared transaction has no backend; its lock names its transaction id instead.
+const BLOCKER: &str = "
+SELECT l.pid, coalesce(a.application_name, 'prepared transaction ' || x.gid, ''),
+       greatest(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared)) * 1000000, 0)::bigint,
+       left(coalesce(a.query, ''), 200)
+  FROM pg_catalog.pg_locks l
+  LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+  LEFT JOIN pg_catalog.pg_prepared_xacts x ON l.pid IS NULL AND l.virtualtransaction = '-1/' || x.transaction::text
+ WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND (l.classid::bigint >> 16) = $1 AND l.granted
+   AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+ ORDER BY ((l.classid::bigint << 32) | l.objid::bigint) LIMIT 1";
+
+impl Log for Postgres {
+    async fn read_after(&self, after: Position, limits: ReadLimits) -> Result<Page, ReadError> {
+        let mut tx = self.own("reading the log").await?;
+        let horizon = self.horizon_on(&mut tx).await?;
+        let up_to = match faults::defect("horizon_ignored") {
+            true => horizon.handed_out,
+            false => horizon.position,
+        };
+        let query = self.query(READ_AFTER).bind(bytes_of(limits)).bind(rows_of(limits));
+        let rows = query
+            .bind(after.0)
+            .bind(up_to.0)
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(while_doing("reading the log"))?;
+        page(&rows, after, up_to, limits).map(|page| Page { horizon: up_to, ..page })
+    }
+
+    async fn read_lane(
+        &self,
+        lane: Lane,
+        after: Position,
+        up_to: Position,
+        limits: ReadLimits,
+    ) -> Result<Page, ReadError> {
+        let mut tx = self.own("reading a lane of the log").await?;
+        let query = self.query(READ_LANE).bind(bytes_of(limits)).bind(rows_of(limits));
+        let rows = query.bind(after.0).bind(up_to.0).bind(lane.0).fetch_all(&mut *tx).await;
+        page(
+            &rows.map_err(while_doing("reading a lane of the log"))?,
+            after,
+            up_to,
+            limits,
+        )
+    }
+
+    async fn horizon(&self) -> Result<Horizon, ReadError> {
+        let mut tx = self.own("reading the horizon").await?;
+        Ok(self.horizon_on(&mut tx).await?)
+    }
+
+    async fn doze(&self, seen: Position, at_most: Duration) -> Result<(), ReadError> {
+        self.wake().doze(self, seen, at_most).await
+    }
+
+    async fn prune(&self, keep: Duration, rows_max: u32, now: Option<OffsetDateTime>) -> Result<Pruned, StoreError> {
+        self.prune_batch(keep, rows_max, now).await
+    }
+
+    async fn log_status(&self) -> Result<LogStatus, StoreError> {
+        let doing = while_doing("looking at the log");
+        let mut tx = self.own("looking at the log").await?;
+        let row = self.query(STATUS).fetch_one(&mut *tx).await.map_err(&doing)?;
+        let namespace: i32 = row.try_get(4).map_err(&doing)?;
+        let blocker = self
+            .query(BLOCKER)
+            .bind(i64::from(namespace))
+            .fetch_optional(&mut *tx)
+            .await
+            .map_err(&doing)?;
+        let status = |row: &PgRow| {
+            let held_by = blocker.as_ref().map(held_by).transpose()?;
+            Ok(LogStatus {
+                identity: row.try_get(0)?,
+                pruned_to: Position(row.try_get(1)?),
+                horizon: Position(row.try_get(2)?),
+                head: Position(row.try_get(3)?),
+                held_by,
+            })
+        };
+        status(&row).map_err(doing)
+    }
+
+    async fn position_at(&self, time: OffsetDateTime) -> Result<Position, StoreError> {
+        let mut tx = self.own("looking for a time in the log").await?;
+        self.position_at_on(&mut tx, time).await
+    }
+}
+
+impl Postgres {
+    pub(crate) async fn horizon_on(&self, connection: &mut PgConnection) -> Result<Horizon, StoreError> {
+        let doing = while_doing("reading the horizon");
+        let row = self.query(HORIZON).fetch_one(connection).await.map_err(&doing)?;
+        let (position, handed_out) = (row.try_get(0).map_err(&doing)?, row.try_get(1).map_err(&doing)?);
+        Ok(Horizon {
+            position: Position(position),
+            handed_out: Position(handed_out),
+        })
+    }
+
+    pub(crate) async fn position_at_on(
+        &self,
+        connection: &mut PgConnection,
+        time: OffsetDateTime,
+    ) -> Result<Position, StoreError> {
+        let doing = while_doing("looking for a time in the log");
+        let query = self.query("SELECT eventloom.outbox_position_at($1)").bind(time);
+        let row = query.fetch_one(connection).await.map_err(&doing)?;
+        row.try_get(0).map(Position).map_err(doing)
+    }
+}
+
+fn held_by(row: &PgRow) -> Result<Blocker, sqlx::Error> {
+    let open_for: Option<i64> = row.try_get(2)?;
+    Ok(Blocker {
+        pid: row.try_get(0)?,
+        application: row.try_get(1)?,
+        open_for: Duration::from_micros(open_for.unwrap_or_default().unsigned_abs()),
+        query: row.try_get(3)?,
+    })
+}
+
+/// At least one row is always read: a page without rows says that there are none.
+fn rows_of(limits: ReadLimits) -> i64 {
+    i64::from(limits.rows_max).max(1)
+}
+
+fn bytes_of(limits: ReadLimits) -> i64 {
+    i64::try_from(limits.payload_bytes_max).unwrap_or(i64::MAX).max(1)
+}
+
+fn page(rows: &[PgRow], after: Position, up_to: Position, limits: ReadLimits) -> Result<Page, ReadError> {
+    let decode = |row: &PgRow| -> Result<_, sqlx::Error> {
+        let position: Option<i64> = row.try_get(2)?;
+        Ok(position.map(|_| rows::recorded(row, 2)).transpose()?)
+    };
+    let doing = while_doing("reading the log");
+    let Some(last) = rows.last() else {
+        return Err(doing(sqlx::Error::RowNotFound).into());
+    };
+    let pruned_to = Position(last.try_get(0).map_err(&doing)?);
+    if after < pruned_to {
+        return Err(ReadError::Pruned { after, pruned_to });
+    }
+    let reached = rows.iter().any(|row| {
+        row.try_get::<Option<bool>, _>(1)
+            .is_ok_and(|reached| reached == Some(true))
+    });
+    let read: Result<Vec<_>, _> = rows.iter().filter_map(|row| decode(row).transpose()).collect();
+    let mut read = read.map_err(doing)?;
+    // The join keeps the order of the inner scan, but nothing says that it must.
+    read.sort_unstable_by_key(|row| row.position);
+    let full = reached || read.len() as u64 >= rows_of(limits).unsigned_abs();
+    let scanned_to = match read.last() {
+        Some(last) if full => last.position,
+        // A cursor can stand above the horizon: at what was handed out when its reader began at the latest.
+        _ => up_to.max(after),
+    };
+    Ok(Page {
+        rows: read,
+        scanned_to,
+        horizon: up_to,
+    })
+}

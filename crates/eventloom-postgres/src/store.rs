@@ -1,0 +1,553 @@
+//! The store: how it is opened, what it checks then, and the one way to a transaction.
+
+use crate::{error, transaction::PostgresTransaction, wake::Wake};
+use eventloom_core::{
+    ConsumerName, LaneCount, PublishLimits, SchemaName, SharedCommit, StoreError, StoreErrorKind,
+    ports::{Capacity, ConnectionOf, Scope, Store},
+};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row, SqlSafeStr, postgres::PgArguments, query::Query};
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+/// What this program knows of the schema: a database whose steps ask for more is not opened.
+pub(crate) const PROGRAM: i32 = 2;
+/// The oldest server whose snapshots and functions the fence relies on.
+const VERSION_MIN: i32 = 140_000;
+/// From here on a transaction has a time limit of its own.
+const VERSION_TRANSACTION_TIMEOUT: i32 = 170_000;
+/// Longest that a statement or a pause of the store's own transactions may take.
+const OWN_LIMIT: Duration = Duration::from_secs(30);
+/// Bytes of an application name that Postgres keeps.
+const LABEL_BYTES_MAX: usize = 63;
+
+/// Names of the tables, and how statements are sent to them.
+///
+/// ```
+/// use eventloom_core::SchemaName;
+/// use eventloom_postgres::Tables;
+/// let tables = Tables::new(SchemaName::parse("shop_events")?).pooled();
+/// # Ok::<(), eventloom_core::NameError>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Tables {
+    schema: SchemaName,
+    pooled: bool,
+}
+
+impl Tables {
+    /// The tables of a schema, with named statements that stay prepared on each connection.
+    pub fn new(schema: SchemaName) -> Self {
+        Tables { schema, pooled: false }
+    }
+
+    /// Behind a transaction pooler: unnamed statements.
+    #[must_use]
+    pub fn pooled(mut self) -> Self {
+        self.pooled = true;
+        self
+    }
+
+    /// The schema.
+    pub fn schema(&self) -> &SchemaName {
+        &self.schema
+    }
+
+    pub(crate) fn is_pooled(&self) -> bool {
+        self.pooled
+    }
+
+    /// A statement on these tables; `eventloom.` stands for the schema in every text of this crate.
+    pub(crate) fn query<'q>(&self, sql: &'static str) -> Query<'q, sqlx::Postgres, PgArguments> {
+        if self.schema == SchemaName::default() {
+            sqlx::query(sql).persistent(!self.pooled)
+        } else {
+            // The schema is a validated name.
+            let sql = AssertSqlSafe(sql.replace("eventloom.", &format!("{}.", self.schema)));
+            sqlx::query(sql.into_sql_str()).persistent(!self.pooled)
+        }
+    }
+}
+
+/// Eventloom's store on Postgres.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// use eventloom_postgres::{MigrateOptions, Postgres, migrate};
+/// let pool = sqlx::PgPool::connect("postgres://localhost/shop").await?;
+/// migrate(&pool, MigrateOptions::default()).await?;
+/// let store = Postgres::builder(pool).open().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Postgres {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    pool: PgPool,
+    tables: Tables,
+    limits: PublishLimits,
+    lanes: LaneCount,
+    server_version: i32,
+    lock_timeout: Option<Duration>,
+    begin_own: String,
+    shared_commit: SharedCommit,
+    wake: Wake,
+}
+
+impl fmt::Debug for Postgres {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Postgres")
+            .field("place", &self.place())
+            .field("tables", &self.inner.tables)
+            .finish()
+    }
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone)]
+pub struct PostgresBuilder {
+    pool: PgPool,
+    tables: Tables,
+    limits: PublishLimits,
+    lanes: Option<LaneCount>,
+    lock_timeout: Option<Duration>,
+}
+
+/// A store was not opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// No answer.
+    #[error("cannot reach Postgres at {place}: {source}")]
+    Unreachable {
+        /// Host and database.
+        place: String,
+        /// What the driver says.
+        source: sqlx::Error,
+    },
+    /// The server is too old.
+    #[error("Postgres at {place} is version {found}; {needed} or later is needed")]
+    ServerTooOld {
+        /// Host and database.
+        place: String,
+        /// `server_version` as the server spells it.
+        found: String,
+        /// The oldest that will do.
+        needed: i32,
+    },
+    /// The tables are not there, or older than this program needs.
+    #[error("schema {schema} at {place} is at version {found}, this program needs {needed}: run `eventloom migrate`")]
+    NotMigrated {
+        /// Host and database.
+        place: String,
+        /// The schema.
+        schema: SchemaName,
+        /// Version found; 0 for none.
+        found: i32,
+        /// Version needed.
+        needed: i32,
+    },
+    /// The tables were changed by a newer program in a way that this one does not know.
+    #[error(
+        "schema {schema} at {place} asks for programs of schema version {needed} or later, this one knows {known}: \
+         deploy a newer program"
+    )]
+    ProgramTooOld {
+        /// Host and database.
+        place: String,
+        /// The schema.
+        schema: SchemaName,
+        /// The oldest program that may use it.
+        needed: i32,
+        /// What this program knows.
+        known: i32,
+    },
+    /// The tables were made with another number of lanes.
+    #[error("schema {schema} at {place} was made with {found} lanes, {asked} were asked for")]
+    Lanes {
+        /// Host and database.
+        place: String,
+        /// The schema.
+        schema: SchemaName,
+        /// Lanes of the tables.
+        found: u16,
+        /// Lanes asked for.
+        asked: u16,
+    },
+    /// Somebody changed what the reader's safety rests on.
+    #[error("the log {schema}.outbox at {place} is not safe to read: {what}; {remedy}")]
+    Unsafe {
+        /// Host and database.
+        place: String,
+        /// The schema.
+        schema: SchemaName,
+        /// What is wrong.
+        what: String,
+        /// What to do.
+        remedy: &'static str,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+impl PostgresBuilder {
+    /// Another schema than `eventloom`.
+    #[must_use]
+    pub fn schema(mut self, schema: SchemaName) -> Self {
+        self.tables.schema = schema;
+        self
+    }
+
+    /// Other limits at publish.
+    #[must_use]
+    pub fn limits(mut self, limits: PublishLimits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Refuses to open tables that were made with another number of lanes.
+    #[must_use]
+    pub fn lanes(mut self, lanes: LaneCount) -> Self {
+        self.lanes = Some(lanes);
+        self
+    }
+
+    /// The pool's connections lead through a transaction pooler; see the crate's documentation for what that asks of
+    /// the service itself.
+    #[must_use]
+    pub fn pooled(mut self) -> Self {
+        self.tables.pooled = true;
+        self
+    }
+
+    /// How long a statement of the store's own transactions waits for a lock: for ever unless set.
+    #[must_use]
+    pub fn lock_timeout(mut self, limit: Duration) -> Self {
+        self.lock_timeout = Some(limit);
+        self
+    }
+
+    /// Connects, and checks that the log is as the reader needs it.
+    pub async fn open(self) -> Result<Postgres, OpenError> {
+        let place = place(&self.pool);
+        let found = match look(&self.pool, &self.tables).await {
+            Ok(found) => found,
+            Err(source) if error::kind(&source) == StoreErrorKind::Unreachable || is_refused_login(&source) => {
+                return Err(OpenError::Unreachable { place, source });
+            }
+            Err(source) => return Err(error::while_doing("opening the store")(source).into()),
+        };
+        let lanes = found.check(&place, &self.tables.schema)?;
+        if let Some(asked) = self.lanes.filter(|asked| *asked != lanes) {
+            let (schema, found, asked) = (self.tables.schema, lanes.get(), asked.get());
+            return Err(OpenError::Lanes {
+                place,
+                schema,
+                found,
+                asked,
+            });
+        }
+        let begin_own = begin_statement("", OWN_LIMIT, self.lock_timeout, found.server_version);
+        let wake = Wake::new(&self.pool, &self.tables);
+        let inner = Inner {
+            pool: self.pool,
+            tables: self.tables,
+            limits: self.limits,
+            lanes,
+            server_version: found.server_version,
+            lock_timeout: self.lock_timeout,
+            begin_own,
+            shared_commit: SharedCommit::default(),
+            wake,
+        };
+        Ok(Postgres { inner: Arc::new(inner) })
+    }
+}
+
+/// What `open` finds: one look at catalogue and tables.
+struct Found {
+    server_version: i32,
+    server_version_text: String,
+    fence: Option<String>,
+    cache: Option<i64>,
+    version: i32,
+    program_min: i32,
+    lanes: i32,
+}
+
+async fn look(pool: &PgPool, tables: &Tables) -> Result<Found, sqlx::Error> {
+    let mut tx = pool.begin().await?;
+    let row = tables
+        .query(
+            "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
+                    to_regclass('eventloom.schema_versions') IS NOT NULL AND to_regclass('eventloom.logs') IS NOT NULL,
+                    (SELECT tgenabled::text FROM pg_catalog.pg_trigger
+                      WHERE tgrelid = to_regclass('eventloom.outbox') AND tgname = 'eventloom_fence'),
+                    (SELECT seqcache FROM pg_catalog.pg_sequence
+                      WHERE seqrelid = to_regclass('eventloom.outbox_position_seq'))",
+        )
+        .fetch_one(&mut *tx)
+        .await?;
+    let mut found = Found {
+        server_version: row.try_get(0)?,
+        server_version_text: row.try_get(1)?,
+        fence: row.try_get(3)?,
+        cache: row.try_get(4)?,
+        version: 0,
+        program_min: 0,
+        lanes: 0,
+    };
+    if row.try_get(2)? {
+        let row = tables
+            .query(
+                "SELECT coalesce(max(version), 0), coalesce(max(min_program), 0),
+                        coalesce((SELECT lanes FROM eventloom.logs WHERE name = 'outbox'), 0)
+                   FROM eventloom.schema_versions",
+            )
+            .fetch_one(&mut *tx)
+            .await?;
+        (found.version, found.program_min, found.lanes) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    }
+    tx.rollback().await?;
+    Ok(found)
+}
+
+impl Found {
+    fn check(&self, place: &str, schema: &SchemaName) -> Result<LaneCount, OpenError> {
+        let (place, schema) = (place.to_owned(), schema.clone());
+        if self.server_version < VERSION_MIN {
+            let found = self.server_version_text.clone();
+            return Err(OpenError::ServerTooOld {
+                place,
+                found,
+                needed: VERSION_MIN / 10_000,
+            });
+        }
+        if self.program_min > PROGRAM {
+            return Err(OpenError::ProgramTooOld {
+                place,
+                schema,
+                needed: self.program_min,
+                known: PROGRAM,
+            });
+        }
+        if self.version < PROGRAM {
+            return Err(OpenError::NotMigrated {
+                place,
+                schema,
+                found: self.version,
+                needed: PROGRAM,
+            });
+        }
+        if self.fence.as_deref() != Some("A") {
+            let what = match self.fence.as_deref() {
+                None => "its fence, the trigger eventloom_fence, is missing".to_owned(),
+                Some(mode) => format!("its fence is not enabled for every session (mode {mode:?} instead of \"A\")"),
+            };
+            let remedy = "stop the writers and run ALTER TABLE … ENABLE ALWAYS TRIGGER eventloom_fence";
+            return Err(OpenError::Unsafe {
+                place,
+                schema,
+                what,
+                remedy,
+            });
+        }
+        if self.cache != Some(1) {
+            let what = format!(
+                "its position sequence has CACHE {}, which must be 1",
+                self.cache.unwrap_or_default()
+            );
+            let remedy = "stop the writers and run ALTER SEQUENCE … CACHE 1";
+            return Err(OpenError::Unsafe {
+                place,
+                schema,
+                what,
+                remedy,
+            });
+        }
+        let lanes = u16::try_from(self.lanes).ok().and_then(LaneCount::new);
+        lanes.ok_or_else(|| OpenError::Unsafe {
+            place,
+            schema,
+            what: format!("its row in the table logs says {} lanes", self.lanes),
+            remedy: "restore that row",
+        })
+    }
+}
+
+/// A login that is refused is as good as no server: the message names the place and not the password.
+fn is_refused_login(error: &sqlx::Error) -> bool {
+    let state = error.as_database_error().and_then(|error| error.code());
+    state.is_some_and(|state| state.starts_with("28") || state == "3D000")
+}
+
+fn place(pool: &PgPool) -> String {
+    let options = pool.connect_options();
+    let database = options.get_database().unwrap_or_else(|| options.get_username());
+    match options.get_socket() {
+        Some(socket) => format!("{}/{database}", socket.display()),
+        None => format!("{}:{}/{database}", options.get_host(), options.get_port()),
+    }
+}
+
+/// BEGIN with everything that makes a transaction end by itself.
+fn begin_statement(label: &str, limit: Duration, lock_timeout: Option<Duration>, server_version: i32) -> String {
+    let limit_ms = limit.as_millis().clamp(1, i32::MAX as u128 / 10);
+    let mut statement = format!(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {limit_ms}; \
+         SET LOCAL idle_in_transaction_session_timeout = {limit_ms}"
+    );
+    if !label.is_empty() {
+        statement += &format!("; SET LOCAL application_name = '{label}'");
+    }
+    if let Some(lock_timeout) = lock_timeout {
+        statement += &format!(
+            "; SET LOCAL lock_timeout = {}",
+            lock_timeout.as_millis().clamp(1, i32::MAX as u128)
+        );
+    }
+    if server_version >= VERSION_TRANSACTION_TIMEOUT {
+        // Against one that goes on for ever with short statements. Ten times the limit, since a batch of many short
+        // statements is as it should be while its owner renews its lease.
+        statement += &format!("; SET LOCAL transaction_timeout = {}", limit_ms * 10);
+    }
+    statement
+}
+
+/// What an owner's transactions are called, so that a successor finds them: `eventloom <owner> <reader>`.
+///
+/// Postgres cuts a longer name off, and readers whose names differ only behind the cut must not be taken for one another.
+pub(crate) fn label(owner: &str, reader: &ConsumerName) -> String {
+    let label = format!("eventloom {owner} {reader}");
+    if label.len() <= LABEL_BYTES_MAX {
+        return label;
+    }
+    // FNV-1a: every program of a rolling deployment must come to the same name.
+    let digest = label.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    format!(
+        "{}~{digest:08x}",
+        label.chars().take(LABEL_BYTES_MAX - 9).collect::<String>()
+    )
+}
+
+impl Postgres {
+    /// Begins to describe a store over the caller's own pool.
+    pub fn builder(pool: PgPool) -> PostgresBuilder {
+        PostgresBuilder {
+            pool,
+            tables: Tables::default(),
+            limits: PublishLimits::default(),
+            lanes: None,
+            lock_timeout: None,
+        }
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &PgPool {
+        &self.inner.pool
+    }
+
+    /// Whether it stands behind a transaction pooler.
+    pub fn is_pooled(&self) -> bool {
+        self.inner.tables.pooled
+    }
+
+    /// A transaction of the store's own. Every operation without a connection in its signature goes through here, so that
+    /// behind a pooler no statement ever runs outside of a transaction. One that only reads is dropped and not committed.
+    pub(crate) async fn own(&self, doing: &'static str) -> Result<PostgresTransaction, StoreError> {
+        PostgresTransaction::begin(&self.inner.pool, self.inner.begin_own.clone(), doing).await
+    }
+
+    /// The same with another limit for statements and pauses.
+    pub(crate) async fn own_within(
+        &self,
+        limit: Duration,
+        doing: &'static str,
+    ) -> Result<PostgresTransaction, StoreError> {
+        let statement = begin_statement("", limit, self.inner.lock_timeout, self.inner.server_version);
+        PostgresTransaction::begin(&self.inner.pool, statement, doing).await
+    }
+
+    pub(crate) fn query<'q>(&self, sql: &'static str) -> Query<'q, sqlx::Postgres, PgArguments> {
+        self.inner.tables.query(sql)
+    }
+
+    pub(crate) fn publish_limits(&self) -> &PublishLimits {
+        &self.inner.limits
+    }
+
+    pub(crate) fn shared_commit(&self) -> &SharedCommit {
+        &self.inner.shared_commit
+    }
+
+    pub(crate) fn wake(&self) -> &Wake {
+        &self.inner.wake
+    }
+}
+
+impl Store for Postgres {
+    type Connection = PgConnection;
+    type Transaction = PostgresTransaction;
+    type Tables = Tables;
+
+    const NAME: &'static str = "postgres";
+
+    fn tables(&self) -> &Tables {
+        &self.inner.tables
+    }
+
+    fn capacity(&self) -> Capacity {
+        let connections_max = self.inner.pool.options().get_max_connections();
+        Capacity {
+            connections_max,
+            writers_max: connections_max,
+        }
+    }
+
+    fn lanes(&self) -> LaneCount {
+        self.inner.lanes
+    }
+
+    fn place(&self) -> String {
+        place(&self.inner.pool)
+    }
+
+    async fn begin(&self, scope: Scope<'_>) -> Result<PostgresTransaction, StoreError> {
+        let label = label(scope.owner.as_str(), scope.reader);
+        let statement = begin_statement(&label, scope.limit, self.inner.lock_timeout, self.inner.server_version);
+        PostgresTransaction::begin(&self.inner.pool, statement, "beginning a transaction").await
+    }
+
+    async fn ping(&self) -> Result<(), StoreError> {
+        let mut tx = self.own("asking whether the store answers").await?;
+        let doing = error::while_doing("asking whether the store answers");
+        self.query("SELECT 1").execute(&mut *tx).await.map_err(doing)?;
+        Ok(())
+    }
+
+    fn kind_of(error: &(dyn Error + 'static)) -> Option<StoreErrorKind> {
+        error::kind_in_chain(error)
+    }
+}
+
+impl ConnectionOf<Postgres> for PgConnection {}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn labels_fit_and_differ() {
+        let owner = "host-of-16-bytes-4194304-0123abcd";
+        let short = label(owner, &ConsumerName::parse("orders").unwrap());
+        assert_eq!(short, format!("eventloom {owner} orders"));
+        let [one, other] = ["a", "b"].map(|end| format!("a-name-that-is-longer-than-what-fits-{end}"));
+        let [one, other] = [one, other].map(|name| label(owner, &ConsumerName::parse(name).unwrap()));
+        assert_ne!(one, other);
+        assert_eq!(one.len(), LABEL_BYTES_MAX);
+    }
+}

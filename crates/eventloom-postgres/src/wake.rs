@@ -1,0 +1,245 @@
+//! Sleeping beside the log without missing a commit, and without a notification in every commit.
+//!
+//! NOTIFY serialises the commits of a whole database, so writers notify only while somebody has asked for it
+//! (`outbox_doze` in the first migration). One connection of its own listens for all who sleep in this process: whoever
+//! finds nobody listening does so for the others.
+
+use crate::{
+    error::while_doing,
+    store::{Postgres, Tables},
+};
+use eventloom_core::{Position, StoreError, ports::ReadError};
+use sqlx::{
+    PgPool, Row,
+    postgres::{PgListener, PgPoolOptions},
+};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{Mutex, PoisonError},
+    task::Poll,
+    time::Duration,
+};
+use tokio::{
+    sync::{Mutex as TurnMutex, watch},
+    time::{Instant, sleep, timeout_at},
+};
+
+/// A request to notify holds for a second (`outbox_doze`) and is renewed at half.
+const RENEWAL: Duration = Duration::from_millis(500);
+/// Between looks while a writer is in flight: from 2 to 32 ms. It may have begun before anybody asked to be notified.
+const IN_FLIGHT_MIN: Duration = Duration::from_millis(2);
+const IN_FLIGHT_MAX: Duration = Duration::from_millis(32);
+/// Between looks without a listener.
+const POLL_MIN: Duration = Duration::from_millis(5);
+const POLL_MAX: Duration = Duration::from_millis(250);
+/// How long a connection that cannot listen is not tried again.
+const LISTENER_RETRY: Duration = Duration::from_secs(10);
+/// How long connecting may take. Until then the reader polls.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+const DOZE: &str = "SELECT eventloom.outbox_doze($1)";
+
+/// What a look before sleeping found.
+#[derive(Debug, PartialEq)]
+enum Look {
+    Nothing,
+    Rows,
+    InFlight,
+}
+
+/// The ear of a process.
+pub(crate) struct Wake {
+    /// `None` behind a pooler.
+    channel: Option<String>,
+    pool: PgPool,
+    /// Whoever holds it listens for all.
+    ear: TurnMutex<Ear>,
+    /// Counts what was heard.
+    heard: watch::Sender<u64>,
+    pace: Mutex<Pace>,
+}
+
+#[derive(Default)]
+struct Ear {
+    listener: Option<Listener>,
+    deaf_until: Option<Instant>,
+}
+
+/// Dropping a listener needs a runtime to say goodbye in. Without one the connection is left to the server.
+struct Listener(Option<PgListener>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if tokio::runtime::Handle::try_current().is_err() {
+            std::mem::forget(self.0.take());
+        }
+    }
+}
+
+/// Pauses that grow while nothing changes.
+#[derive(Default)]
+struct Pace {
+    seen: Position,
+    pauses: u32,
+}
+
+impl Wake {
+    pub(crate) fn new(pool: &PgPool, tables: &Tables) -> Self {
+        Wake {
+            channel: (!tables.is_pooled()).then(|| format!("{}_outbox", tables.schema())),
+            pool: pool.clone(),
+            ear: TurnMutex::default(),
+            heard: watch::Sender::new(0),
+            pace: Mutex::default(),
+        }
+    }
+
+    pub(crate) async fn doze(&self, store: &Postgres, seen: Position, at_most: Duration) -> Result<(), ReadError> {
+        let until = Instant::now() + at_most;
+        let Some(channel) = &self.channel else {
+            self.pause(seen, POLL_MIN, POLL_MAX, until).await;
+            return Ok(());
+        };
+        let mut heard = self.heard.subscribe();
+        loop {
+            // Whoever listens must do so before the look: what is committed after it must be heard.
+            let listening = self.listen(channel).await;
+            heard.mark_unchanged();
+            match look(store, seen).await? {
+                Look::Rows => return Ok(()),
+                Look::InFlight => {
+                    self.pause(seen, IN_FLIGHT_MIN, IN_FLIGHT_MAX, until).await;
+                    return Ok(());
+                }
+                Look::Nothing if !listening => {
+                    self.pause(seen, POLL_MIN, POLL_MAX, until).await;
+                    return Ok(());
+                }
+                Look::Nothing => {}
+            }
+            let renewal = Instant::now() + RENEWAL;
+            if self.hear(&mut heard, until.min(renewal)).await || until <= renewal {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Sees to it that somebody in this process listens. `false`: nobody can.
+    async fn listen(&self, channel: &str) -> bool {
+        // Somebody else holds the ear only while it listens or connects.
+        let Ok(mut ear) = self.ear.try_lock() else { return true };
+        if let Some(listener) = ear.listener.as_mut().and_then(|listener| listener.0.as_mut()) {
+            // What was notified while nobody slept is old news.
+            return match drain(listener).await {
+                Ok(()) => true,
+                Err(_) => {
+                    ear.listener = None;
+                    false
+                }
+            };
+        }
+        if ear.deaf_until.is_some_and(|until| Instant::now() < until) {
+            return false;
+        }
+        match timeout_at(Instant::now() + CONNECT_MAX, connect(&self.pool, channel)).await {
+            Ok(Ok(listener)) => {
+                *ear = Ear {
+                    listener: Some(Listener(Some(listener))),
+                    deaf_until: None,
+                };
+                true
+            }
+            outcome => {
+                tracing::debug!(error = ?outcome.err(), "cannot listen for commits, polling instead");
+                ear.deaf_until = Some(Instant::now() + LISTENER_RETRY);
+                false
+            }
+        }
+    }
+
+    /// Waits for a notification, by itself or through whoever listens. Returns whether there was one.
+    async fn hear(&self, heard: &mut watch::Receiver<u64>, until: Instant) -> bool {
+        let wait = async {
+            tokio::select! {
+                // The sender lives as long as this.
+                _ = heard.changed() => {}
+                () = self.hear_for_all() => {}
+            }
+        };
+        timeout_at(until, wait).await.is_ok()
+    }
+
+    async fn hear_for_all(&self) {
+        let mut ear = self.ear.lock().await;
+        let outcome = match ear.listener.as_mut().and_then(|listener| listener.0.as_mut()) {
+            // Lost and found again counts as heard: what was notified meanwhile is gone.
+            Some(listener) => listener.try_recv().await.map(drop),
+            // Lost by the one before: look again.
+            None => Ok(()),
+        };
+        if let Err(error) = outcome {
+            tracing::debug!(%error, "the listening connection was lost");
+            ear.listener = None;
+        }
+        self.heard.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    async fn pause(&self, seen: Position, shortest: Duration, longest: Duration, until: Instant) {
+        let pauses = {
+            let mut pace = self.pace.lock().unwrap_or_else(PoisonError::into_inner);
+            if pace.seen != seen {
+                *pace = Pace { seen, pauses: 0 };
+            }
+            pace.pauses += 1;
+            pace.pauses - 1
+        };
+        let pause = shortest.saturating_mul(1 << pauses.min(10)).min(longest);
+        sleep(pause.min(until.saturating_duration_since(Instant::now()))).await;
+    }
+}
+
+/// Takes what has arrived, waiting for nothing.
+async fn drain(listener: &mut PgListener) -> Result<(), sqlx::Error> {
+    loop {
+        let mut next = pin!(listener.try_recv());
+        match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
+            Poll::Ready(Ok(Some(_))) => {}
+            Poll::Ready(Ok(None)) | Poll::Pending => return Ok(()),
+            Poll::Ready(Err(error)) => return Err(error),
+        }
+    }
+}
+
+/// A connection of its own, outside of the caller's pool: one that listens must not take a transaction's place.
+async fn connect(pool: &PgPool, channel: &str) -> Result<PgListener, sqlx::Error> {
+    let options = PgPoolOptions::new()
+        .max_connections(1)
+        .max_lifetime(None)
+        .idle_timeout(None);
+    let own = options.connect_lazy_with((*pool.connect_options()).clone());
+    let mut listener = PgListener::connect_with(&own).await?;
+    listener.listen(channel).await?;
+    Ok(listener)
+}
+
+async fn look(store: &Postgres, seen: Position) -> Result<Look, StoreError> {
+    let doing = while_doing("dozing beside the log");
+    let mut tx = store.own("dozing beside the log").await?;
+    // The request is a sequence's value and in force at once; nobody waits for its commit to reach the disk.
+    sqlx::raw_sql("SET LOCAL synchronous_commit = off")
+        .execute(&mut *tx)
+        .await
+        .map_err(&doing)?;
+    let row = store
+        .query(DOZE)
+        .bind(seen.0)
+        .fetch_one(&mut *tx)
+        .await
+        .map_err(&doing)?;
+    Ok(match row.try_get::<i32, _>(0).map_err(doing)? {
+        0 => Look::Nothing,
+        1 => Look::Rows,
+        _ => Look::InFlight,
+    })
+}

@@ -1,0 +1,151 @@
+//! The conformance suite of the store ports, on each server and through the pooler.
+
+use crate::servers::{BOUNCER, DIRECT, Database, Server, number, run};
+use eventloom_core::ports::Store;
+use eventloom_postgres::{MigrateOptions, Postgres, migrate};
+use eventloom_testkit::store::{Capabilities, Fixture, fill_in, run_all};
+use sqlx::{Connection, postgres::PgConnectOptions};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicUsize, Ordering},
+};
+
+/// The databases of one run: a case gets them emptied, since making and dropping one costs a checkpoint each.
+#[derive(Clone)]
+struct Scratch {
+    admin: PgConnectOptions,
+    through: PgConnectOptions,
+    pooled: bool,
+    made: Arc<Mutex<Vec<Database>>>,
+    /// How many of them the case uses.
+    used: Arc<AtomicUsize>,
+}
+
+impl Scratch {
+    fn on(server: Server) -> Option<Self> {
+        let through = server.url()?;
+        // The pooler stands in front of the first.
+        let admin = if server == BOUNCER {
+            DIRECT[0].url()?
+        } else {
+            through.clone()
+        };
+        let pooled = server == BOUNCER;
+        Some(Scratch {
+            admin,
+            through,
+            pooled,
+            made: Arc::default(),
+            used: Arc::default(),
+        })
+    }
+
+    async fn open(&self, database: &Database) -> Postgres {
+        let pool = database.pool(if self.pooled { 2 } else { 8 }).await.unwrap();
+        let builder = Postgres::builder(pool);
+        let builder = if self.pooled { builder.pooled() } else { builder };
+        builder.open().await.unwrap()
+    }
+
+    async fn next(&self) -> Database {
+        let nth = self.used.fetch_add(1, Ordering::SeqCst);
+        if let Some(database) = self.made.lock().unwrap().get(nth) {
+            return database.clone();
+        }
+        let database = Database::create(&self.admin, &self.through).await.unwrap();
+        self.made.lock().unwrap().push(database.clone());
+        database
+    }
+
+    fn made(&self) -> Vec<Database> {
+        self.made.lock().unwrap().clone()
+    }
+
+    fn database_of(&self, store: &Postgres) -> Database {
+        let name = store.pool().connect_options().get_database().unwrap().to_owned();
+        self.made().into_iter().find(|database| database.name == name).unwrap()
+    }
+}
+
+impl Fixture for Scratch {
+    type Store = Postgres;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            concurrent_writers: true,
+            terminates_former_owners: !self.pooled,
+        }
+    }
+
+    async fn fresh(&self) -> Postgres {
+        let database = self.next().await;
+        let mut connection = database.connect().await.unwrap();
+        run(&mut connection, "DROP SCHEMA IF EXISTS eventloom CASCADE")
+            .await
+            .unwrap();
+        connection.close().await.unwrap();
+        migrate(&database.pool(1).await.unwrap(), MigrateOptions::default())
+            .await
+            .unwrap();
+        self.open(&database).await
+    }
+
+    async fn again(&self, store: &Postgres) -> Postgres {
+        self.open(&self.database_of(store)).await
+    }
+
+    async fn execute(&self, store: &Postgres, statement: &str) {
+        let schema = store.tables().schema().clone();
+        let mut connection = self.database_of(store).connect().await.unwrap();
+        run(
+            &mut connection,
+            &fill_in(statement, |table| format!("{schema}.{table}")),
+        )
+        .await
+        .unwrap();
+        connection.close().await.unwrap();
+    }
+
+    /// Ends what the case has left open, also in other processes' stores: the next one empties the tables.
+    async fn clean_up(&self) {
+        self.used.store(0, Ordering::SeqCst);
+        for database in self.made() {
+            let mut connection = database.connect().await.unwrap();
+            let others = "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity
+                           WHERE datname = current_database() AND xact_start IS NOT NULL AND pid <> pg_backend_pid()";
+            number(&mut connection, others).await.unwrap();
+            connection.close().await.unwrap();
+        }
+    }
+}
+
+fn conforms(server: Server) {
+    let Some(scratch) = Scratch::on(server) else { return };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let report = run_all(async || scratch.clone()).await;
+        for database in scratch.made() {
+            database.drop().await.unwrap();
+        }
+        assert!(report.failed.is_empty(), "{}: {report}", server.name);
+    });
+}
+
+#[test]
+fn postgres_15() {
+    conforms(DIRECT[0]);
+}
+
+#[test]
+fn postgres_18() {
+    conforms(DIRECT[1]);
+}
+
+#[test]
+fn pgbouncer() {
+    conforms(BOUNCER);
+}

@@ -1,0 +1,13 @@
+//! The store against real servers: Postgres 15 and 18, and PgBouncer in transaction mode.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod conformance;
+mod facts;
+mod opening;
+mod oracle;
+mod plans;
+mod pruning;
+mod servers;
+mod sleeping;
+mod standby;
+mod takeover;

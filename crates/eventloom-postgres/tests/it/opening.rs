@@ -1,0 +1,199 @@
+//! Migrating and opening: what is checked, and what is said when something is wrong.
+
+use crate::servers::{DIRECT, for_each_server, number, run, schema};
+use eventloom_core::{
+    LaneCount,
+    ports::{Outbox, Store},
+};
+use eventloom_postgres::{MigrateError, MigrateOptions, OpenError, Postgres, migrate, migration_sql};
+use futures::future::try_join_all;
+use sqlx::{Connection, postgres::PgPoolOptions};
+use std::time::Duration;
+
+#[test]
+fn migrations_run_once_however_many_come() {
+    for_each_server(async |database| {
+        let pool = database.pool(8).await?;
+        let names = ["shop", "shop", "shop", "depot", "depot", "eventloom", "till", "till"];
+        let migrations = names.map(|name| {
+            let options = MigrateOptions {
+                schema: schema(name),
+                ..MigrateOptions::default()
+            };
+            migrate(&pool, options)
+        });
+        let done = try_join_all(migrations).await?;
+        assert_eq!(
+            done.iter().map(|migrated| migrated.applied.len()).sum::<usize>(),
+            3 * 2,
+            "{done:?}"
+        );
+        assert!(done.iter().all(|migrated| migrated.to == 2));
+        let mut connection = database.connect().await?;
+        let namespaces = "SELECT count(DISTINCT namespace) FROM (SELECT namespace FROM shop.logs
+            UNION ALL SELECT namespace FROM depot.logs UNION ALL SELECT namespace FROM till.logs
+            UNION ALL SELECT namespace FROM eventloom.logs) logs";
+        assert_eq!(number(&mut connection, namespaces).await?, 4);
+        Ok(())
+    });
+}
+
+#[test]
+fn the_script_is_the_migration() {
+    for_each_server(async |database| {
+        let lanes = LaneCount::new(16).unwrap();
+        let mut connection = database.connect().await?;
+        run(&mut connection, &migration_sql(&schema("shop"), lanes)).await?;
+        let options = MigrateOptions {
+            schema: schema("shop"),
+            lanes: Some(lanes),
+            lock_timeout: None,
+        };
+        let migrated = migrate(&database.pool(1).await?, options).await?;
+        assert_eq!((migrated.from, migrated.to, migrated.applied.len()), (2, 2, 0));
+        let store = Postgres::builder(database.pool(1).await?)
+            .schema(schema("shop"))
+            .open()
+            .await?;
+        assert_eq!(store.lanes(), lanes);
+        store.publish_alone(crate::servers::event("order-17")).await?;
+        let lane = number(&mut connection, "SELECT lane::bigint FROM shop.outbox").await?;
+        assert_eq!(lane, i64::from(lanes.lane_of("order-17").0));
+        let options = MigrateOptions {
+            schema: schema("shop"),
+            lanes: LaneCount::new(32),
+            lock_timeout: None,
+        };
+        let refused = migrate(&database.pool(1).await?, options).await;
+        assert!(
+            matches!(
+                refused,
+                Err(MigrateError::Lanes {
+                    found: 16,
+                    asked: 32,
+                    ..
+                })
+            ),
+            "{refused:?}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_migration_does_not_queue_for_locks() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        let mut tx = connection.begin().await?;
+        run(&mut tx, "SELECT pg_advisory_xact_lock(29801, 0)").await?;
+        let options = MigrateOptions {
+            lock_timeout: Some(Duration::from_millis(50)),
+            ..MigrateOptions::default()
+        };
+        let refused = migrate(&database.pool(1).await?, options).await;
+        assert!(
+            matches!(refused, Err(MigrateError::Locked { step: "log" })),
+            "{refused:?}"
+        );
+        Ok(())
+    });
+}
+
+/// What somebody did to the tables, and what `open` says then.
+#[test]
+fn a_log_that_is_not_safe_is_not_opened() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        let cases: [(&str, Option<&str>); 9] = [
+            ("SELECT 1", None),
+            ("INSERT INTO eventloom.schema_versions VALUES (3, 2, 'additive')", None),
+            (
+                "INSERT INTO eventloom.schema_versions VALUES (4, 4, 'breaking')",
+                Some("version 4 or later, this one knows 2"),
+            ),
+            (
+                "DELETE FROM eventloom.schema_versions WHERE version > 1",
+                Some("version 1, this program needs 2"),
+            ),
+            ("INSERT INTO eventloom.schema_versions VALUES (2, 2, 'readers')", None),
+            (
+                "ALTER TABLE eventloom.outbox ENABLE TRIGGER eventloom_fence",
+                Some("mode \"O\" instead of \"A\""),
+            ),
+            (
+                "ALTER TABLE eventloom.outbox ENABLE ALWAYS TRIGGER eventloom_fence",
+                None,
+            ),
+            (
+                "ALTER SEQUENCE eventloom.outbox_position_seq CACHE 10",
+                Some("CACHE 10, which must be 1"),
+            ),
+            ("ALTER SEQUENCE eventloom.outbox_position_seq CACHE 1", None),
+        ];
+        for (sql, said) in cases {
+            run(&mut connection, sql).await?;
+            let opened = Postgres::builder(database.pool(1).await?).open().await.map(drop);
+            match said {
+                None => opened?,
+                Some(said) => {
+                    let error = opened.unwrap_err().to_string();
+                    assert!(error.contains(said), "{sql}: {error}");
+                }
+            }
+        }
+        let asked = Postgres::builder(database.pool(1).await?).lanes(LaneCount::new(8).unwrap());
+        let refused = asked.open().await.unwrap_err();
+        assert!(
+            matches!(
+                refused,
+                OpenError::Lanes {
+                    found: 64,
+                    asked: 8,
+                    ..
+                }
+            ),
+            "{refused}"
+        );
+        let refused = Postgres::builder(database.pool(1).await?)
+            .schema(schema("nowhere"))
+            .open()
+            .await
+            .unwrap_err();
+        assert!(refused.to_string().contains("run `eventloom migrate`"), "{refused}");
+        Ok(())
+    });
+}
+
+#[test]
+fn an_unreachable_server_is_named_without_its_password() {
+    let Some(options) = DIRECT[0].url() else { return };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        for options in [
+            options.clone().port(nobody),
+            options.clone().database("no_such_database"),
+        ] {
+            let options = options.password("secret-of-the-test");
+            let port = options.get_port();
+            let database = options.get_database().unwrap().to_owned();
+            let pool = PgPoolOptions::new()
+                .acquire_timeout(Duration::from_secs(2))
+                .connect_lazy_with(options);
+            let refused = Postgres::builder(pool).open().await.unwrap_err();
+            assert!(matches!(refused, OpenError::Unreachable { .. }), "{refused:?}");
+            let said = format!("{refused} {refused:?}");
+            assert!(
+                said.contains(&format!("127.0.0.1:{port}/{database}")) && !said.contains("secret"),
+                "{said}"
+            );
+        }
+    });
+}
