@@ -1,0 +1,136 @@
+//! A write transaction: BEGIN IMMEDIATE on the one write connection, while it is this process's turn.
+
+use crate::{
+    error::{commit_failed, failed},
+    store::Inner,
+    turn::Turn,
+};
+use eventloom_core::{StoreError, StoreErrorKind, ports};
+use sqlx::SqliteConnection;
+use std::{
+    ops::{Deref, DerefMut},
+    sync::{Arc, atomic::Ordering},
+};
+use tokio::sync::OwnedMutexGuard;
+
+/// A write transaction. Derefs to the driver's connection.
+///
+/// Dropping it rolls back before its connection is used again, and gives the turn to write to the next in line. Only
+/// [`commit`](SqliteTransaction::commit) commits: COMMIT as a statement is refused on this connection, so a handler
+/// cannot end the transaction that its cursor moves in.
+#[derive(Debug)]
+pub struct SqliteTransaction {
+    // In the order in which they are to be dropped: roll back, give the turn away, let the next of this process begin.
+    transaction: sqlx::Transaction<'static, sqlx::Sqlite>,
+    _turn: Option<Turn>,
+    _seat: OwnedMutexGuard<()>,
+    store: Arc<Inner>,
+    savepoint: bool,
+}
+
+impl SqliteTransaction {
+    /// Waits in line and begins. The order is: seat in this process, connection, turn among processes, BEGIN IMMEDIATE.
+    pub(crate) async fn begin(store: Arc<Inner>) -> Result<Self, StoreError> {
+        let seat = Arc::clone(&store.seat).lock_owned().await;
+        let connection = store
+            .writer
+            .acquire()
+            .await
+            .map_err(failed("waiting for the write connection"))?;
+        let turn = store.turnstile.take().await;
+        store.may_commit.store(false, Ordering::Release);
+        let begun = sqlx::Transaction::begin(connection, Some(sqlx::SqlSafeStr::into_sql_str("BEGIN IMMEDIATE"))).await;
+        let transaction = begun.map_err(failed("beginning a write transaction"))?;
+        Ok(SqliteTransaction {
+            transaction,
+            _turn: turn,
+            _seat: seat,
+            store,
+            savepoint: false,
+        })
+    }
+
+    /// Makes it durable.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Indeterminate`] when the disk failed while the commit was written: the next program that opens
+    /// the file may find it. [`StoreErrorKind::Full`]: it did not happen.
+    pub async fn commit(self) -> Result<(), StoreError> {
+        let SqliteTransaction {
+            transaction,
+            _turn,
+            _seat,
+            store,
+            ..
+        } = self;
+        store.may_commit.store(true, Ordering::Release);
+        let committed = transaction.commit().await;
+        store.may_commit.store(false, Ordering::Release);
+        committed.map_err(commit_failed)?;
+        store.wake.committed();
+        Ok(())
+    }
+
+    /// Undoes it.
+    pub async fn rollback(self) -> Result<(), StoreError> {
+        let SqliteTransaction {
+            transaction,
+            _turn,
+            _seat,
+            ..
+        } = self;
+        match transaction.rollback().await.map_err(failed("rolling back")) {
+            // It had rolled back by itself, as it does on a full disk.
+            Err(error) if error.kind() == StoreErrorKind::Aborted => Ok(()),
+            done => done,
+        }
+    }
+
+    async fn run(&mut self, sql: &'static str, doing: &'static str) -> Result<(), StoreError> {
+        sqlx::query(sql)
+            .execute(&mut *self.transaction)
+            .await
+            .map_err(failed(doing))?;
+        Ok(())
+    }
+}
+
+impl Deref for SqliteTransaction {
+    type Target = SqliteConnection;
+
+    fn deref(&self) -> &SqliteConnection {
+        &self.transaction
+    }
+}
+
+impl DerefMut for SqliteTransaction {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
+        &mut self.transaction
+    }
+}
+
+impl ports::Transaction for SqliteTransaction {
+    type Connection = SqliteConnection;
+
+    async fn commit(self) -> Result<(), StoreError> {
+        SqliteTransaction::commit(self).await
+    }
+
+    async fn rollback(self) -> Result<(), StoreError> {
+        SqliteTransaction::rollback(self).await
+    }
+
+    async fn savepoint(&mut self) -> Result<(), StoreError> {
+        if self.savepoint {
+            self.run("RELEASE eventloom", "moving the savepoint").await?;
+            self.savepoint = false;
+        }
+        self.run("SAVEPOINT eventloom", "setting the savepoint").await?;
+        self.savepoint = true;
+        Ok(())
+    }
+
+    async fn rollback_to_savepoint(&mut self) -> Result<(), StoreError> {
+        self.run("ROLLBACK TO eventloom", "rolling back to the savepoint").await
+    }
+}

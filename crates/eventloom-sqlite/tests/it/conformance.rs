@@ -1,0 +1,41 @@
+//! The suite that every store passes.
+
+use crate::folder::Folder;
+use eventloom_core::ports::Store;
+use eventloom_sqlite::Sqlite;
+use eventloom_testkit::store::{Capabilities, Fixture, fill_in};
+use sqlx::AssertSqlSafe;
+
+struct Scratch(Folder);
+
+impl Scratch {
+    async fn new() -> Option<Self> {
+        Some(Scratch(Folder::new()))
+    }
+}
+
+impl Fixture for Scratch {
+    type Store = Sqlite;
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            concurrent_writers: false,
+            terminates_former_owners: false,
+        }
+    }
+
+    async fn fresh(&self) -> Sqlite {
+        self.0.another_store().await
+    }
+
+    async fn again(&self, store: &Sqlite) -> Sqlite {
+        Sqlite::connect(store.place()).await.unwrap()
+    }
+
+    async fn execute(&self, store: &Sqlite, statement: &str) {
+        let sql = fill_in(statement, |table| format!("eventloom_{table}"));
+        sqlx::query(AssertSqlSafe(sql)).execute(store.pool()).await.unwrap();
+    }
+}
+
+eventloom_testkit::store_conformance!(Scratch::new().await);

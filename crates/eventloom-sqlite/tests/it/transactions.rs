@@ -1,0 +1,142 @@
+//! What a transaction does when it is dropped, left, ended by its handler, or was begun the wrong way.
+
+use crate::folder::{Folder, append, append_to, event, read_all};
+use eventloom_core::{
+    Position, StoreErrorKind,
+    ports::{Outbox, Store, Transaction},
+};
+use eventloom_sqlite::{Sqlite, Tables};
+use sqlx::Connection;
+
+#[tokio::test]
+async fn a_transaction_that_read_first_is_told_to_begin_immediate() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let mut reader_first = store.pool().begin().await.unwrap();
+    sqlx::query("SELECT count(*) FROM eventloom_outbox")
+        .fetch_one(&mut *reader_first)
+        .await
+        .unwrap();
+    store.publish_alone(event("k")).await.unwrap();
+    let error = Sqlite::append(&Tables::default(), &mut reader_first, &[event("k")])
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ReadTransaction);
+    assert!(error.to_string().contains("BEGIN IMMEDIATE"), "{error}");
+    assert_eq!(Sqlite::kind_of(&error), Some(StoreErrorKind::ReadTransaction));
+    drop(reader_first);
+
+    let mut tx = store.pool().begin_with("BEGIN IMMEDIATE").await.unwrap();
+    sqlx::query("SELECT count(*) FROM eventloom_outbox")
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+    append_to(&mut tx, &[event("k")]).await;
+    tx.commit().await.unwrap();
+    assert_eq!(read_all(&store, Position::START).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_dropped_transaction_is_rolled_back_before_the_next_begins() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    for _ in 0..50 {
+        let mut tx = store.begin_write().await.unwrap();
+        append(&mut tx, &[event("k")]).await;
+        drop(tx);
+        let tx = store.begin_write().await.unwrap();
+        tx.commit().await.unwrap();
+    }
+    assert_eq!(read_all(&store, Position::START).await, []);
+}
+
+#[tokio::test]
+async fn the_savepoint_moves_and_rolls_back_again_and_again() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let mut tx = store.begin_write().await.unwrap();
+    tx.savepoint().await.unwrap();
+    append(&mut tx, &[event("kept")]).await;
+    tx.savepoint().await.unwrap();
+    for _ in 0..3 {
+        append(&mut tx, &[event("undone")]).await;
+        // A handler's own savepoint, open when its future is dropped.
+        let mut inner = tx.begin().await.unwrap();
+        append_to(&mut inner, &[event("undone")]).await;
+        drop(inner);
+        tx.rollback_to_savepoint().await.unwrap();
+    }
+    append(&mut tx, &[event("kept")]).await;
+    Transaction::commit(tx).await.unwrap();
+    assert_eq!(read_all(&store, Position::START).await.len(), 2);
+}
+
+#[tokio::test]
+async fn a_handler_cannot_commit_its_transaction() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let mut tx = store.begin_write().await.unwrap();
+    append(&mut tx, &[event("k")]).await;
+    sqlx::query("COMMIT").execute(&mut *tx).await.unwrap_err();
+    // What it does after that would commit statement by statement.
+    let alone = Sqlite::append(&Tables::default(), &mut tx, &[event("k")])
+        .await
+        .unwrap_err();
+    assert_eq!(alone.kind(), StoreErrorKind::Aborted);
+    assert_eq!(tx.commit().await.unwrap_err().kind(), StoreErrorKind::Aborted);
+    assert_eq!(read_all(&store, Position::START).await, [], "all of it is undone");
+    store.publish_alone(event("k")).await.unwrap();
+    assert_eq!(
+        read_all(&store, Position::START).await.len(),
+        1,
+        "and the store goes on"
+    );
+}
+
+#[tokio::test]
+async fn a_handler_that_rolls_back_leaves_an_aborted_transaction() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    for roll_back in [true, false] {
+        let mut tx = store.begin_write().await.unwrap();
+        tx.savepoint().await.unwrap();
+        append(&mut tx, &[event("k")]).await;
+        sqlx::query("ROLLBACK").execute(&mut *tx).await.unwrap();
+        assert_eq!(
+            tx.rollback_to_savepoint().await.unwrap_err().kind(),
+            StoreErrorKind::Aborted
+        );
+        if roll_back {
+            Transaction::rollback(tx).await.unwrap();
+        } else {
+            assert_eq!(
+                Transaction::commit(tx).await.unwrap_err().kind(),
+                StoreErrorKind::Aborted
+            );
+        }
+    }
+    store.publish_alone(event("k")).await.unwrap();
+    assert_eq!(read_all(&store, Position::START).await.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn publishers_share_commits_and_each_has_its_own_answer() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let publishing = (0..200).map(|i| {
+        let store = store.clone();
+        let event = event(&format!("k{i}"));
+        // JSON that is none is found by the database, in the middle of somebody else's batch.
+        let event = match i % 50 {
+            7 => event.with_payload(eventloom_core::Payload::Json("{".to_owned())),
+            _ => event,
+        };
+        tokio::spawn(async move { store.publish_alone(event).await })
+    });
+    let publishing: Vec<_> = publishing.collect();
+    for (i, published) in publishing.into_iter().enumerate() {
+        let published = published.await.unwrap();
+        assert_eq!(published.is_ok(), i % 50 != 7, "event {i}: {published:?}");
+    }
+    assert_eq!(read_all(&store, Position::START).await.len(), 196);
+}
