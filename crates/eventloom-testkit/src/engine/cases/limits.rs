@@ -1,0 +1,100 @@
+//! What could never work is refused before anything runs, with the numbers; what grows is bounded.
+
+use crate::{
+    engine::scene::{Scene, Treat, stop},
+    store::{Failed, Fixture, Outcome, holds, same},
+};
+use eventloom_core::ports::{DeadLetters, Redrive, Store};
+use eventloom_runtime::{Backoff, Consumer};
+use std::time::Duration;
+
+async fn refusal<F: Fixture>(scene: &Scene<'_, F>, consumer: Consumer<F::Store>) -> Result<String, Failed> {
+    match scene.start(consumer).await {
+        Ok(_) => Err(Failed::new("it started")),
+        Err(failed) => Ok(failed.to_string()),
+    }
+}
+
+pub(super) async fn what_cannot_work_is_refused_at_start<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let minute = Duration::from_secs(60);
+    let long = Backoff {
+        first: minute,
+        most: Duration::from_secs(24 * 3600),
+    };
+    let cases = [
+        (
+            "no handler",
+            Consumer::new("one").topic(crate::engine::scene::STEPS),
+            "no handler",
+        ),
+        ("a bad name", scene.consumer("One Two"), "not a legal name"),
+        ("no attempts", scene.consumer("one").attempts(0), "attempts 0"),
+        (
+            "a long deadline",
+            scene.consumer("one").deadline(minute),
+            "deadline 60s does not fit into lease 3s",
+        ),
+        (
+            "a short window",
+            scene.consumer("one").attempts(20).backoff(long),
+            "inbox_window 604800s is shorter than the longest redelivery",
+        ),
+        (
+            "effect without inbox",
+            scene.caller("one").without_inbox(),
+            "needs the inbox",
+        ),
+        ("nothing in flight", scene.consumer("one").in_flight(0), "in_flight 0"),
+        (
+            "a lease of nothing",
+            scene.consumer("one").lease(Duration::from_millis(1)),
+            "lease 1ms",
+        ),
+    ];
+    for (what, consumer, wanted) in cases {
+        let refusal = refusal(&scene, consumer).await?;
+        holds(what, refusal.contains(wanted), refusal)?;
+    }
+    Ok(())
+}
+
+pub(super) async fn an_explicit_number_that_the_pool_cannot_carry_is_refused<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let pool = scene.store.capacity().connections_max;
+    let asked = pool.max(2);
+    let refusal = refusal(&scene, scene.consumer("one").in_flight(asked)).await?;
+    let numbers = format!("in_flight {asked} needs {} connections", asked + 1);
+    holds(
+        "both numbers are named",
+        refusal.contains(&numbers) && refusal.contains(&format!("the pool has {pool}")),
+        refusal,
+    )
+}
+
+pub(super) async fn held_limits_stop_the_lane_and_nothing_is_lost<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    scene.script.set("a", 0, Treat::FailForGood);
+    let steps: Vec<(&str, i64)> = (0..20).map(|n| ("a", n)).collect();
+    scene.publish(&steps).await?;
+    let service = scene
+        .start(scene.consumer("one").held_limits(5, 1000).batch_max(1))
+        .await?;
+    scene
+        .until("the limit", async || {
+            let trouble = service.health().await.consumers[0].trouble.clone();
+            Ok(trouble.filter(|(_, text)| text.contains("limit")))
+        })
+        .await?;
+    same("held", scene.letters("one").await?.len(), 5)?;
+    scene.script.set("a", 0, Treat::Succeed);
+    let name = eventloom_core::ConsumerName::parse("one")?;
+    scene.store.redrive(&name, &Redrive::All, None).await?;
+    scene.until_effects("one", 20).await?;
+    same(
+        "order",
+        scene.effects_of("one", "a").await?,
+        (0..20).collect::<Vec<_>>(),
+    )?;
+    stop(service).await
+}

@@ -1,0 +1,148 @@
+//! Every case of the engine's suite, by topic; the list here is what backends get.
+
+mod calling;
+mod delivery;
+mod failing;
+mod limits;
+mod operating;
+mod sharing;
+
+use crate::store::{Case, Failed, Fixture, run_case};
+use std::future::Future;
+
+/// Hands the list to another macro: `engine_cases!([path of the macro] what it gets before the list)`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! engine_cases {
+    ([$($then:tt)+] $($given:tt)*) => {
+        $($then)+! {
+            $($given)*
+            delivery:
+                each_event_takes_effect_once_in_order
+                consumers_have_their_own_effects
+                a_logical_id_takes_effect_once
+                redelivery_of_everything_changes_nothing
+                what_a_handler_publishes_is_caused
+                results_are_kept
+                only_topics_of_the_consumer_are_delivered
+                types_without_a_handler_are_acknowledged
+                a_batch_reads_its_own_effects_once
+                rows_of_other_programs_are_read;
+            failing:
+                a_transient_failure_is_tried_again_in_order
+                a_permanent_failure_is_dead_at_once
+                attempts_run_out
+                a_parked_key_waits_and_the_others_flow
+                a_skipped_message_lets_its_key_flow
+                a_blocked_lane_waits
+                unkeyed_messages_are_set_aside_alone
+                a_panic_is_a_failure
+                a_hanging_handler_is_a_failure
+                an_aborted_transaction_is_a_failure
+                what_cannot_be_decoded_is_dead_with_its_bytes
+                types_without_a_handler_are_dead_by_choice
+                many_poisons_in_one_batch
+                a_failure_undoes_what_was_published
+                an_outage_burns_no_attempts;
+            calling:
+                a_call_is_made_once_and_in_order
+                a_failed_call_is_made_again_under_its_key
+                a_logical_id_is_called_once
+                redelivery_calls_nobody
+                a_dead_call_waits_and_is_sent_again
+                keys_are_called_in_parallel;
+            operating:
+                one_letter_is_sent_again
+                a_key_is_sent_again_in_order
+                everything_is_sent_again
+                a_deleted_letter_lets_its_key_flow
+                a_paused_consumer_waits
+                a_reset_consumer_reads_again
+                a_reset_that_forgets_repeats
+                a_dropped_consumer_stops
+                a_new_group_begins_where_it_says
+                health_tells_how_it_is;
+            sharing:
+                two_instances_share_and_nothing_is_doubled
+                leaving_hands_over_with_everything_held
+                an_instance_that_dies_is_succeeded
+                a_key_held_by_another_owner_keeps_its_order
+                what_killed_its_process_is_set_aside
+                innocents_beside_a_killer_are_handled
+                shutdown_finishes_what_runs;
+            limits:
+                what_cannot_work_is_refused_at_start
+                an_explicit_number_that_the_pool_cannot_carry_is_refused
+                held_limits_stop_the_lane_and_nothing_is_lost;
+        }
+    };
+}
+
+/// One `#[test]` of each case, in a module of each topic.
+#[macro_export]
+macro_rules! engine_conformance {
+    ($fixture:expr) => {
+        $crate::engine_cases! { [$crate::engine_tests] [$fixture] }
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! engine_tests {
+    ([$fixture:expr] $($topic:ident: $($case:ident)+;)+) => {
+        $(
+            mod $topic {
+                #[allow(unused_imports)]
+                use super::*;
+                $(
+                    #[test]
+                    fn $case() {
+                        let name = concat!(stringify!($topic), "::", stringify!($case));
+                        $crate::engine::test(name, async { $fixture });
+                    }
+                )+
+            }
+        )+
+    };
+}
+
+macro_rules! table {
+    ($($topic:ident: $($case:ident)+;)+) => {
+        vec![$($(
+            Case {
+                name: concat!(stringify!($topic), "::", stringify!($case)),
+                run: |fixture| Box::pin($topic::$case(fixture)),
+            },
+        )+)+]
+    };
+}
+
+macro_rules! names {
+    ($($topic:ident: $($case:ident)+;)+) => {
+        &[$($(concat!(stringify!($topic), "::", stringify!($case)),)+)+]
+    };
+}
+
+fn cases<F: Fixture>() -> Vec<Case<F>> {
+    crate::engine_cases! { [table] }
+}
+
+const NAMES: &[&str] = crate::engine_cases! { [names] };
+
+/// Names of all cases.
+pub fn case_names() -> &'static [&'static str] {
+    NAMES
+}
+
+/// Runs a case as the body of a test, in a runtime of its own. Returns when the fixture is not available.
+///
+/// # Panics
+/// When the case fails: that is how a test does.
+pub fn test<F: Fixture>(name: &str, fixture: impl Future<Output = Option<F>>) {
+    run_case(name, fixture, async |fixture: &F| {
+        match cases::<F>().into_iter().find(|case| case.name == name) {
+            Some(case) => (case.run)(fixture).await,
+            None => Err(Failed::new(format!("there is no case {name:?}"))),
+        }
+    });
+}
