@@ -1,0 +1,92 @@
+//! An event without a macro is the same event.
+
+use crate::folder::Folder;
+use eventloom::{
+    Envelope, Event, NewEvent, Payload, Position, Topic,
+    ports::{Log, ReadLimits},
+    publish, publish_all,
+};
+use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+
+const ORDERS: Topic = Topic::new("orders");
+
+#[derive(Serialize, Deserialize)]
+struct ByHand {
+    order: String,
+    cents: i64,
+}
+
+impl Event for ByHand {
+    const TYPE: &'static str = "order.placed";
+    const VERSION: i32 = 2;
+    fn key(&self) -> Option<Cow<'_, str>> {
+        Some(Cow::Borrowed(&self.order))
+    }
+}
+
+#[cfg(feature = "macros")]
+#[derive(Serialize, Deserialize, Event)]
+#[event(type = "order.placed", version = 2)]
+struct Derived {
+    #[event(key)]
+    order: String,
+    cents: i64,
+}
+
+/// Everything but the logical id and the times, which differ from event to event.
+fn essence(envelope: &Envelope) -> (&str, &str, Option<&str>, i32, Option<&Payload>) {
+    let Envelope {
+        topic,
+        event_type,
+        key,
+        schemaversion,
+        payload,
+        ..
+    } = envelope;
+    (topic, event_type, key.as_deref(), *schemaversion, payload.as_ref())
+}
+
+#[cfg(feature = "macros")]
+#[test]
+fn the_macro_only_makes_it_shorter() {
+    let (order, cents) = ("order-17".to_owned(), 1250);
+    let by_hand = NewEvent::of(
+        ORDERS,
+        &ByHand {
+            order: order.clone(),
+            cents,
+        },
+    )
+    .unwrap();
+    let derived = NewEvent::of(ORDERS, &Derived { order, cents }).unwrap();
+    let derived = derived.with_id(by_hand.id());
+    assert_eq!(by_hand, derived);
+}
+
+#[tokio::test]
+async fn events_by_hand_are_published_in_their_order() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let event = |cents| ByHand {
+        order: "order-17".to_owned(),
+        cents,
+    };
+    let mut tx = store.begin_write().await.unwrap();
+    let id = publish(&mut *tx, ORDERS, &event(1)).await.unwrap();
+    publish_all(&mut *tx, ORDERS, &[event(2), event(3)]).await.unwrap();
+    tx.commit().await.unwrap();
+
+    let rows = store
+        .read_after(Position::START, ReadLimits::default())
+        .await
+        .unwrap()
+        .rows;
+    assert_eq!(rows[0].envelope.id, id.to_string());
+    for (row, cents) in rows.iter().zip(1..) {
+        let payload = Payload::Json(format!(r#"{{"order":"order-17","cents":{cents}}}"#));
+        let wanted = ("orders", "order.placed", Some("order-17"), 2, Some(&payload));
+        assert_eq!(essence(&row.envelope), wanted);
+    }
+    assert_eq!(rows.len(), 3);
+}

@@ -1,0 +1,13 @@
+//! What a user of the facade meets: the README's first example, publishing and its refusals, handlers, `once`.
+
+#![allow(clippy::unwrap_used)]
+
+mod events;
+mod folder;
+mod handlers;
+mod once;
+#[cfg(feature = "postgres")]
+mod postgres;
+mod readme;
+mod refusals;
+mod ui;

@@ -1,0 +1,106 @@
+//! The reference flow of Eventloom: real purchases, from a commit to effects that happen once, whatever is killed.
+//!
+//! Read it in the order of the story:
+//!
+//! 1. `arguments`: what can be asked for; `input`: the purchases; `event`: the fact that an order was placed;
+//! 2. `store`: what this service asks of its database, as a trait, with SQLite and Postgres behind it;
+//! 3. `place`: **business row and event in one transaction**;
+//! 4. `consume`: **three groups that follow the log**, and `mail`, the outside that one of them calls;
+//! 5. `run`: where a run stands, begun or gone on with; `board`: progress on the screen;
+//! 6. `together`: everything in this process; `apart`: everything in processes of its own, with kills;
+//! 7. `report`: rates, and the ledger, which is another program (`orders-ledger`).
+
+mod apart;
+mod arguments;
+mod board;
+mod consume;
+mod event;
+mod input;
+mod mail;
+mod place;
+mod report;
+mod run;
+mod signals;
+mod store;
+mod together;
+
+use anyhow::Context as _;
+use arguments::{Arguments, Role};
+use clap::Parser;
+use orders_ledger::Database;
+use run::{Folder, Run};
+use std::process::ExitCode;
+use store::{Shop, postgres, sqlite};
+
+/// Connections to Postgres, with everything in one process.
+const CONNECTIONS: u32 = 16;
+/// Connections of each of the processes of `--kill`.
+const CONNECTIONS_APART: u32 = 6;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let done = match arguments.role.clone() {
+        Some(role) => serve(&arguments, &role).await,
+        None => tell(arguments).await,
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("orders: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// The whole story: place, follow, ledger.
+async fn tell(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let database = arguments.database()?;
+    let folder = Folder::claim(arguments.folder())?;
+    if arguments.fresh {
+        folder.clear()?;
+    }
+    log_to(&folder)?;
+    match &database {
+        Database::Sqlite(path) => {
+            let shop = sqlite::prepare(path).await?;
+            told(Run::begin(shop, arguments, folder).await?).await
+        }
+        Database::Postgres(url) => {
+            let shop = postgres::prepare(url, CONNECTIONS, arguments.fresh).await?;
+            told(Run::begin(shop, arguments, folder).await?).await
+        }
+    }
+}
+
+async fn told<S: Shop>(run: Run<S>) -> anyhow::Result<ExitCode> {
+    let outcome = match run.kills {
+        Some(kills) => apart::run(&run, kills).await?,
+        None => together::run(&run).await?,
+    };
+    report::report(&run, outcome).await
+}
+
+/// One process of `--kill`: a placer, or an instance of a group.
+async fn serve(arguments: &Arguments, role: &Role) -> anyhow::Result<ExitCode> {
+    let folder = Folder::of(arguments.folder());
+    log_to(&folder)?;
+    match arguments.database()? {
+        Database::Sqlite(path) => apart::serve(sqlite::open(&path).await?, arguments, &folder, role).await,
+        Database::Postgres(url) => {
+            apart::serve(postgres::open(&url, CONNECTIONS_APART).await?, arguments, &folder, role).await
+        }
+    }?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Traces go to a file, since the bars have the screen. `ORDERS_LOG=eventloom=debug` says more.
+fn log_to(folder: &Folder) -> anyhow::Result<()> {
+    let path = folder.log_file();
+    let file = std::fs::OpenOptions::new().create(true).append(true).open(&path);
+    let file = file.with_context(|| format!("cannot write {}; give another folder with --data", path.display()))?;
+    let filter = tracing_subscriber::EnvFilter::try_from_env("ORDERS_LOG");
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| "warn,sqlx=error".into()))
+        .with_ansi(false)
+        .with_writer(std::sync::Mutex::new(file))
+        .init();
+    Ok(())
+}

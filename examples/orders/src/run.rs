@@ -1,0 +1,190 @@
+//! One run: its folder, its input, and where it stands; begun anew, or gone on with.
+
+use crate::{
+    arguments::Arguments,
+    consume::Group,
+    input::Input,
+    mail::MailCount,
+    store::{RunRow, Shop},
+};
+use anyhow::{Context, bail};
+use eventloom::{ConsumerName, ports::Start};
+use orders_ledger::{Database, grouped};
+use std::{
+    fs::{File, OpenOptions, TryLockError},
+    path::{Path, PathBuf},
+};
+
+/// The data folder. One run at a time works in it.
+pub(crate) struct Folder {
+    path: PathBuf,
+    _lock: Option<File>,
+}
+
+impl Folder {
+    /// The folder, for the processes of a run that has claimed it.
+    pub(crate) fn of(path: PathBuf) -> Self {
+        Folder { path, _lock: None }
+    }
+
+    /// Makes the folder, and keeps other runs out of it. The kernel frees it when this process ends, however it ends.
+    pub(crate) fn claim(path: PathBuf) -> anyhow::Result<Self> {
+        let shown = path.display();
+        std::fs::create_dir_all(&path)
+            .with_context(|| format!("cannot make the folder {shown}; give another one with --data"))?;
+        let lock = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join("orders.lock"));
+        let lock = lock.with_context(|| format!("cannot write in {shown}; give another folder with --data"))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                bail!("another run works in {shown}; wait until it has ended, or give another folder with --data")
+            }
+            Err(TryLockError::Error(error)) => tracing::warn!(%error, "files cannot be locked here"),
+        }
+        Ok(Folder {
+            path,
+            _lock: Some(lock),
+        })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn log_file(&self) -> PathBuf {
+        self.path.join("orders.log")
+    }
+
+    /// Deletes the files of a former run, and no other.
+    pub(crate) fn clear(&self) -> anyhow::Result<()> {
+        for entry in std::fs::read_dir(&self.path)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let mail = name.starts_with("mail-") && name.ends_with(".txt");
+            let database = name == "orders.db" || name.starts_with("orders.db-");
+            if mail || database || name == "orders.log" {
+                let path = entry.path();
+                std::fs::remove_file(&path).with_context(|| format!("cannot delete {}", path.display()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Everything that one run needs.
+pub(crate) struct Run<S> {
+    pub(crate) shop: S,
+    pub(crate) arguments: Arguments,
+    pub(crate) database: Database,
+    pub(crate) folder: Folder,
+    pub(crate) input: Input,
+    /// How many of the purchases are to be placed.
+    pub(crate) purchases: usize,
+    pub(crate) mailbox: PathBuf,
+    pub(crate) kills: Option<u32>,
+    /// Nothing had happened before this start.
+    pub(crate) is_new: bool,
+}
+
+impl<S: Shop> Run<S> {
+    /// Begins a run, or finds out where it stands, and says so.
+    pub(crate) async fn begin(shop: S, arguments: Arguments, folder: Folder) -> anyhow::Result<Self> {
+        let input = Input::read(arguments.input.as_deref())?;
+        let purchases = arguments.limit.unwrap_or(usize::MAX).min(input.purchases.len());
+        let found = shop.run().await?;
+        let standing = shop.standing().await?;
+        let row = match found {
+            Some(row) => gone_on_with(row, &input, purchases, standing.placed)?,
+            None => begun(&shop, &input, purchases).await?,
+        };
+        shop.save_run(&row).await?;
+        let mailbox = folder.path().join(&row.mail_file);
+        if standing.placed == 0 {
+            // Nothing was placed before this point is passed, so no group begins too late. One that had begun stays
+            // where it is.
+            for group in Group::ALL {
+                shop.register(&ConsumerName::parse(group.name())?, Start::Latest, None)
+                    .await?;
+            }
+            OpenOptions::new().create(true).append(true).open(&mailbox)?;
+        }
+        let mailed = MailCount::of(&mailbox).look().with_context(|| {
+            format!(
+                "the mailer's file {} of this run is gone; give its folder with --data, or --fresh",
+                mailbox.display()
+            )
+        })?;
+        let database = arguments.database()?;
+        let count = grouped(purchases as u64);
+        println!("Store  {}", database.place());
+        println!("Input  {}: {count} purchases", input.name);
+        let groups = [standing.totals, standing.revenue, mailed];
+        if standing.placed == purchases as u64 && groups.iter().all(|done| *done >= standing.placed) {
+            println!("All of it was placed and handled before; --fresh begins anew.");
+        } else if standing.placed > 0 {
+            let [totals, revenue, mailed] = groups.map(grouped);
+            println!(
+                "Goes on where it was: {} of {count} placed; handled by totals {totals}, revenue {revenue}, mailer {mailed}.",
+                grouped(standing.placed)
+            );
+        }
+        let (kills, is_new) = (arguments.kill, standing.placed == 0);
+        Ok(Run {
+            shop,
+            arguments,
+            database,
+            folder,
+            input,
+            purchases,
+            mailbox,
+            kills,
+            is_new,
+        })
+    }
+}
+
+fn gone_on_with(mut row: RunRow, input: &Input, purchases: usize, placed: u64) -> anyhow::Result<RunRow> {
+    if row.input_sha256 != input.sha256 {
+        bail!(
+            "here, orders were placed from {}, and {} is another input; give the same one, another folder with --data \
+             (or another database), or begin anew with --fresh",
+            row.input_name,
+            input.name
+        );
+    }
+    if (purchases as u64) < placed {
+        bail!(
+            "--limit {purchases} is less than the {placed} orders that are placed already; leave it out, or begin anew \
+             with --fresh"
+        );
+    }
+    row.purchases = purchases as i64;
+    Ok(row)
+}
+
+async fn begun<S: Shop>(shop: &S, input: &Input, purchases: usize) -> anyhow::Result<RunRow> {
+    let readers = shop.readers(None).await?;
+    if let Some(reader) = readers
+        .iter()
+        .find(|reader| Group::ALL.iter().any(|group| group.name() == reader.name))
+    {
+        bail!(
+            "a consumer {:?} is registered at {} and no run of this example is; if it is left over from one, --fresh \
+             drops it, otherwise give another database",
+            reader.name,
+            shop.place()
+        );
+    }
+    Ok(RunRow {
+        input_name: input.name.clone(),
+        input_sha256: input.sha256.clone(),
+        purchases: purchases as i64,
+        // A name of its own: two databases may share a folder.
+        mail_file: format!("mail-{:08x}.txt", fastrand::u32(..)),
+    })
+}
