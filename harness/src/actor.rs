@@ -111,7 +111,11 @@ pub(crate) struct Consuming {
 /// Runs one part until it ends, or until the process that started it is gone.
 pub(crate) async fn run(options: Options) -> Result<()> {
     let filter = std::env::var("EVENTLOOM_LOG").unwrap_or_else(|_| "warn".to_owned());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .init();
     let site = Site::new(options.store, &options.folder)?;
     match (site.store()?, options.part) {
         (StoreKind::Postgres, part) => run_on::<Postgres>(site, part).await,
@@ -131,8 +135,15 @@ async fn run_on<S: Business>(site: Site, part: Part) -> Result<()> {
         }
         Part::LetGo { consumer, key } => {
             let store = open::<S>(&site, false).await?;
-            let (consumer, owner) = (ConsumerName::parse(consumer)?, OwnerId::new("operator", std::process::id()));
-            let scope = Scope { reader: &consumer, owner: &owner, limit: Duration::from_secs(60) };
+            let (consumer, owner) = (
+                ConsumerName::parse(consumer)?,
+                OwnerId::new("operator", std::process::id()),
+            );
+            let scope = Scope {
+                reader: &consumer,
+                owner: &owner,
+                limit: Duration::from_secs(60),
+            };
             let mut tx = store.begin(scope).await?;
             store.let_go(&mut tx, &consumer, &key, None).await?;
             Ok(tx.commit().await?)
@@ -140,7 +151,9 @@ async fn run_on<S: Business>(site: Site, part: Part) -> Result<()> {
         Part::Delete { consumer, ids } => {
             let store = open::<S>(&site, false).await?;
             let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
-            let deleted = store.delete_letters(&ConsumerName::parse(consumer)?, &ids, None).await?;
+            let deleted = store
+                .delete_letters(&ConsumerName::parse(consumer)?, &ids, None)
+                .await?;
             tell(&format!("deleted {deleted}"));
             Ok(())
         }
@@ -224,12 +237,19 @@ async fn several<S: Business>(
         };
         let seq = before + 1;
         last.insert(key.clone(), seq);
-        orders.push(Placed { kind: kind_of(placing.seed, &key, seq), key, seq });
+        orders.push(Placed {
+            kind: kind_of(placing.seed, &key, seq),
+            key,
+            seq,
+        });
     }
     tell("begin");
     match store.place_orders(&orders).await {
         Ok(()) => {
-            let told: Vec<String> = orders.iter().map(|order| format!("{}:{}", order.key, order.seq)).collect();
+            let told: Vec<String> = orders
+                .iter()
+                .map(|order| format!("{}:{}", order.key, order.seq))
+                .collect();
             tell(&format!("ack {}", told.join(" ")));
         }
         Err(error) => {
@@ -261,7 +281,11 @@ async fn last_placed<S: Business>(store: &S, key: &str) -> Result<i64> {
 /// One event published alone, under the same id until it is known to be in the log.
 async fn solo<S: Business>(store: &S, placing: &Placing, rng: &mut fastrand::Rng) -> Result<()> {
     let key = format!("solo-{:x}", rng.u64(..));
-    let order = Placed { kind: kind_of(placing.seed, &key, 1), key, seq: 1 };
+    let order = Placed {
+        kind: kind_of(placing.seed, &key, 1),
+        key,
+        seq: 1,
+    };
     let row = NewEvent::of(ORDERS, &order)?;
     tell(&format!("begin {}", order.key));
     for _ in 0..200 {
@@ -299,20 +323,37 @@ pub(crate) fn consumer<S: Business>(name: &str, stage: &Arc<Stage>, options: &Co
         .lease(Duration::from_millis(options.lease_ms))
         .batch_max(options.batch_max)
         .attempts(options.attempts)
-        .backoff(Backoff { first: Duration::from_millis(40), most: Duration::from_millis(400) });
+        .backoff(Backoff {
+            first: Duration::from_millis(40),
+            most: Duration::from_millis(400),
+        });
     let consumer = match name {
-        "ledger" | "hot" => consumer.topic(ORDERS).handle(Ledger { stage, hot: name == "hot" }),
+        "ledger" | "hot" => consumer.topic(ORDERS).handle(Ledger {
+            stage,
+            hot: name == "hot",
+        }),
         "caller" => consumer.topic(ORDERS).in_flight(CALLS_MAX).effect(Caller { stage }),
         "follower" => consumer.topic(FOLLOWED).handle(Follower),
         _ => bail!("there is no group {name:?}"),
     };
-    let consumer = if options.single { consumer.in_flight(1) } else { consumer };
-    Ok(if options.without_inbox { consumer.without_inbox() } else { consumer })
+    let consumer = if options.single {
+        consumer.in_flight(1)
+    } else {
+        consumer
+    };
+    Ok(if options.without_inbox {
+        consumer.without_inbox()
+    } else {
+        consumer
+    })
 }
 
 /// Starts the groups of a process.
 pub(crate) async fn start<S: Business>(site: &Site, store: S, options: &Consuming) -> Result<Service<S>> {
-    let stage = Arc::new(Stage { site: site.clone(), gated: options.gated });
+    let stage = Arc::new(Stage {
+        site: site.clone(),
+        gated: options.gated,
+    });
     let mut service = Eventloom::new(store);
     if options.keep_log {
         service = service.keep_log(None);
@@ -352,11 +393,12 @@ async fn report<S: Business>(service: &Service<S>) {
     let health = service.health().await;
     let sum = |of: fn(&eventloom::ConsumerHealth) -> u64| health.consumers.iter().map(of).sum::<u64>();
     tell(&format!(
-        "health {} {} {} {} {}",
+        "health {} {} {} {} {} {}",
         sum(|consumer| consumer.handled),
         sum(|consumer| consumer.suspects),
         sum(|consumer| consumer.duplicates),
         sum(|consumer| consumer.conflicts),
         sum(|consumer| consumer.fenced),
+        sum(|consumer| consumer.lanes as u64),
     ));
 }

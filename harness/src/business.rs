@@ -75,7 +75,10 @@ pub(crate) trait Business: ports::Backend {
 macro_rules! with_business {
     ($connection:ty) => {
         async fn last_placed(&self, key: &str) -> Result<i64> {
-            Ok(sqlx::query_scalar(LAST_PLACED).bind(key).fetch_one(self.pool()).await?)
+            Ok(sqlx::query_scalar(LAST_PLACED)
+                .bind(key)
+                .fetch_one(self.pool())
+                .await?)
         }
 
         async fn touch(connection: &mut $connection, slot: i64) -> Result<(), sqlx::Error> {
@@ -83,11 +86,34 @@ macro_rules! with_business {
         }
 
         async fn effect(connection: &mut $connection, effect: Effect<'_>) -> Result<(), sqlx::Error> {
-            let Effect { consumer, key, seq, id } = effect;
-            let prev: i64 = sqlx::query_scalar(LAST_SEEN).bind(consumer).bind(key).fetch_one(&mut *connection).await?;
-            let insert = sqlx::query(EFFECT).bind(consumer).bind(key).bind(seq).bind(prev).bind(id);
-            insert.bind(i64::from(std::process::id())).execute(&mut *connection).await?;
-            sqlx::query(SEEN).bind(consumer).bind(key).bind(seq).execute(connection).await.map(drop)
+            let Effect {
+                consumer,
+                key,
+                seq,
+                id,
+            } = effect;
+            let prev: i64 = sqlx::query_scalar(LAST_SEEN)
+                .bind(consumer)
+                .bind(key)
+                .fetch_one(&mut *connection)
+                .await?;
+            let insert = sqlx::query(EFFECT)
+                .bind(consumer)
+                .bind(key)
+                .bind(seq)
+                .bind(prev)
+                .bind(id);
+            insert
+                .bind(i64::from(std::process::id()))
+                .execute(&mut *connection)
+                .await?;
+            sqlx::query(SEEN)
+                .bind(consumer)
+                .bind(key)
+                .bind(seq)
+                .execute(connection)
+                .await
+                .map(drop)
         }
     };
 }
@@ -99,7 +125,11 @@ macro_rules! insert_orders {
         for order in $orders {
             let row = NewEvent::of(ORDERS, order)?;
             let kind = serde_json::to_string(&order.kind)?;
-            let insert = sqlx::query(PLACE).bind(&order.key).bind(order.seq).bind(row.id().to_string()).bind(kind);
+            let insert = sqlx::query(PLACE)
+                .bind(&order.key)
+                .bind(order.seq)
+                .bind(row.id().to_string())
+                .bind(kind);
             insert.execute($connection).await?;
             rows.push(row);
         }
@@ -131,7 +161,10 @@ impl Business for Postgres {
 
 impl Business for Sqlite {
     async fn open(site: &Site, opening: Opening) -> Result<Self> {
-        Ok(Sqlite::builder(&site.url).connections_max(opening.connections).open().await?)
+        Ok(Sqlite::builder(&site.url)
+            .connections_max(opening.connections)
+            .open()
+            .await?)
     }
 
     async fn place_orders(&self, orders: &[Placed]) -> Result<()> {
@@ -151,10 +184,14 @@ pub(crate) async fn migrate(site: &Site, lanes: u16) -> Result<()> {
     match site.store()? {
         StoreKind::Postgres => {
             let pool = PgPoolOptions::new().max_connections(2).connect(&site.url).await?;
-            let options = postgres::MigrateOptions { lanes: Some(lanes), ..Default::default() };
+            let options = postgres::MigrateOptions {
+                lanes: Some(lanes),
+                ..Default::default()
+            };
             postgres::migrate(&pool, options).await?;
-            let there: bool =
-                sqlx::query_scalar("SELECT to_regclass('placed') IS NOT NULL").fetch_one(&pool).await?;
+            let there: bool = sqlx::query_scalar("SELECT to_regclass('placed') IS NOT NULL")
+                .fetch_one(&pool)
+                .await?;
             if !there {
                 let sql = TABLES.replace("{ord}", ORD_POSTGRES);
                 let mut tx = pool.begin().await?;
@@ -164,7 +201,10 @@ pub(crate) async fn migrate(site: &Site, lanes: u16) -> Result<()> {
             pool.close().await;
         }
         StoreKind::Sqlite => {
-            let options = sqlite::MigrateOptions { lanes: Some(lanes), ..Default::default() };
+            let options = sqlite::MigrateOptions {
+                lanes: Some(lanes),
+                ..Default::default()
+            };
             sqlite::migrate(&site.url, options).await?;
             let mut connection = SqliteConnection::connect(&site.url).await?;
             let there = "SELECT count(*) FROM sqlite_schema WHERE name = 'shared'";

@@ -37,7 +37,10 @@ impl Database {
     pub(crate) async fn rows(&self, sql: &str) -> Result<Vec<Vec<String>>> {
         match self {
             Database::Postgres(pool) => {
-                let rows = sqlx::query(AssertSqlSafe(sql)).persistent(false).fetch_all(pool).await?;
+                let rows = sqlx::query(AssertSqlSafe(sql))
+                    .persistent(false)
+                    .fetch_all(pool)
+                    .await?;
                 rows.iter()
                     .map(|row| {
                         (0..row.len())
@@ -48,7 +51,10 @@ impl Database {
             }
             Database::Sqlite(pool) => {
                 let sql = sql.replace("eventloom.", "eventloom_");
-                let rows = sqlx::query(AssertSqlSafe(sql)).persistent(false).fetch_all(pool).await?;
+                let rows = sqlx::query(AssertSqlSafe(sql))
+                    .persistent(false)
+                    .fetch_all(pool)
+                    .await?;
                 rows.iter()
                     .map(|row| {
                         (0..row.len())
@@ -63,7 +69,11 @@ impl Database {
     /// The first column of the first row, as a number; 0 when there is none.
     pub(crate) async fn number(&self, sql: &str) -> Result<i64> {
         let rows = self.rows(sql).await?;
-        Ok(rows.first().and_then(|row| row.first()).and_then(|text| text.parse().ok()).unwrap_or_default())
+        Ok(rows
+            .first()
+            .and_then(|row| row.first())
+            .and_then(|text| text.parse().ok())
+            .unwrap_or_default())
     }
 
     pub(crate) async fn close(&self) {

@@ -56,7 +56,8 @@ pub(crate) struct Evidence {
 }
 
 /// Queued messages whose key is not held: at no moment may there be one.
-pub(crate) const ORPHANS: &str = "SELECT h.consumer || ': ' || h.key || ' at ' || CAST(h.position AS TEXT) FROM eventloom.held h
+pub(crate) const ORPHANS: &str =
+    "SELECT h.consumer || ': ' || h.key || ' at ' || CAST(h.position AS TEXT) FROM eventloom.held h
     WHERE h.queued AND NOT EXISTS (SELECT 1 FROM eventloom.held_keys k
         WHERE k.consumer = h.consumer AND k.source = h.source AND k.key = h.key)";
 const ORDERS: &str = "SELECT key, CAST(seq AS TEXT), id, kind FROM placed";
@@ -78,13 +79,24 @@ pub(crate) async fn read(database: &Database, site: &Site, acknowledged: Acknowl
     for row in database.rows(ORDERS).await? {
         if let [key, seq, id, kind] = &row[..] {
             let (key, id, kind) = (key.clone(), id.clone(), serde_json::from_str(kind)?);
-            evidence.orders.push(Order { key, seq: seq.parse()?, id, kind });
+            evidence.orders.push(Order {
+                key,
+                seq: seq.parse()?,
+                id,
+                kind,
+            });
         }
     }
     for row in database.rows(EFFECTS).await? {
         if let [consumer, key, seq, prev, id] = &row[..] {
             let (consumer, key, id) = (consumer.clone(), key.clone(), id.clone());
-            evidence.effects.push(Effect { consumer, key, seq: seq.parse()?, prev: prev.parse()?, id });
+            evidence.effects.push(Effect {
+                consumer,
+                key,
+                seq: seq.parse()?,
+                prev: prev.parse()?,
+                id,
+            });
         }
     }
     evidence.left = database.rows(LEFT).await?.concat();
@@ -104,7 +116,11 @@ pub(crate) fn calls(site: &Site) -> Result<Vec<Call>> {
             let mut fields = line.split('\t');
             let mut next = || fields.next().with_context(|| format!("a call is cut off: {line:?}"));
             let (idempotency_key, key) = (next()?.to_owned(), next()?.to_owned());
-            Ok(Call { idempotency_key, key, seq: next()?.parse()? })
+            Ok(Call {
+                idempotency_key,
+                key,
+                seq: next()?.parse()?,
+            })
         })
         .collect()
 }

@@ -54,10 +54,17 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
         StoreKind::Sqlite => "sqlite",
         StoreKind::Postgres => "postgres",
     };
-    println!("again: harness failpoints --store {store}{}", if options.all { " --all" } else { "" });
+    println!(
+        "again: harness failpoints --store {store}{}",
+        if options.all { " --all" } else { "" }
+    );
     let ground = Ground::new(options.store, &runs_folder()?).await?;
     let prepared = prelude(&ground).await?;
-    let run = Arc::new(Run { ground, prepared, k_max: if options.all { u64::MAX } else { 3 } });
+    let run = Arc::new(Run {
+        ground,
+        prepared,
+        k_max: if options.all { u64::MAX } else { 3 },
+    });
     let mut tasks = JoinSet::new();
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     for point in POINTS.iter().copied().filter(|point| point.starts_with(&options.only)) {
@@ -84,7 +91,15 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
             Err(error) => tally.note(point, &[format!("{error:#}")]),
         }
     }
-    println!("{crashes} crashes at {} points; never reached: {}", POINTS.len(), if unreached.is_empty() { "none".to_owned() } else { unreached.join(", ") });
+    println!(
+        "{crashes} crashes at {} points; never reached: {}",
+        POINTS.len(),
+        if unreached.is_empty() {
+            "none".to_owned()
+        } else {
+            unreached.join(", ")
+        }
+    );
     let keep = options.keep || !tally.is_clean();
     let run = Arc::into_inner(run).context("a run goes on")?;
     run.ground.close(keep)?;
@@ -134,10 +149,15 @@ async fn one(run: &Run, point: &str, k: u64) -> Result<(bool, Vec<String>)> {
     let acknowledged = lock(&ledger).clone();
     let evidence = evidence::read(&database, &site, acknowledged).await?;
     database.close().await;
-    let expected = Expected { groups: GROUPS.to_vec(), repeated_calls_max: REPEATED_CALLS_MAX };
+    let expected = Expected {
+        groups: GROUPS.to_vec(),
+        repeated_calls_max: REPEATED_CALLS_MAX,
+    };
     let verdicts = check(&evidence, &expected);
-    let wrong: Vec<String> =
-        verdicts.into_iter().flat_map(|(what, wrong)| wrong.into_iter().map(move |wrong| format!("{what}: {wrong}"))).collect();
+    let wrong: Vec<String> = verdicts
+        .into_iter()
+        .flat_map(|(what, wrong)| wrong.into_iter().map(move |wrong| format!("{what}: {wrong}")))
+        .collect();
     if wrong.is_empty() {
         run.ground.discard(site).await?;
     } else {
@@ -160,6 +180,9 @@ async fn live(site: &Site, ledger: &Ledger, failpoint: Option<&str>, prunes: boo
         Some(status) if status.signal() == Some(SIGABRT) => Ok(true),
         Some(status) if status.success() && told.done => Ok(false),
         Some(status) => bail!("the script did not end well ({status}); see {}", site.folder.display()),
-        None => bail!("the script did not end within {RUN_WITHIN:?}; see {}", site.folder.display()),
+        None => bail!(
+            "the script did not end within {RUN_WITHIN:?}; see {}",
+            site.folder.display()
+        ),
     }
 }

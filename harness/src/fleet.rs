@@ -2,7 +2,7 @@
 
 use crate::{
     evidence::Acknowledged,
-    process::{Actor, Ledger, Recipe, Told},
+    process::{Actor, Counts, Ledger, Recipe, Told},
     site::Site,
 };
 use anyhow::{Context, Result};
@@ -47,7 +47,7 @@ pub(crate) struct Fleet {
     /// Ids of processes that were killed, ended themselves, or were frozen: what they owned is taken over.
     pub(crate) struck: HashSet<i32>,
     /// Sums over the last reports of processes that are gone.
-    pub(crate) counts: [u64; 5],
+    pub(crate) counts: Counts,
     /// Lanes that former instances of the caller had to drop.
     pub(crate) caller_fenced: u64,
     /// Processes that a killer ended, and how many of them were callers.
@@ -60,13 +60,19 @@ pub(crate) struct Fleet {
 impl Fleet {
     pub(crate) fn new(site: Site, recipes: Vec<Recipe>) -> Self {
         let now = Instant::now();
-        let slot = |recipe| Slot { recipe, actor: None, restart_at: now, thaw_at: None, kill_at: None };
+        let slot = |recipe| Slot {
+            recipe,
+            actor: None,
+            restart_at: now,
+            thaw_at: None,
+            kill_at: None,
+        };
         Fleet {
             site,
             slots: recipes.into_iter().map(slot).collect(),
             ledger: Arc::new(Mutex::new(Acknowledged::default())),
             struck: HashSet::new(),
-            counts: [0; 5],
+            counts: Counts::default(),
             caller_fenced: 0,
             aborts: 0,
             caller_aborts: 0,
@@ -110,7 +116,8 @@ impl Fleet {
             self.aborts += 1;
             self.caller_aborts += u32::from(caller);
         } else if !(placer && status.success() && !placing) {
-            self.unexpected.push(format!("{name} (process {pid}) ended by itself: {status}"));
+            self.unexpected
+                .push(format!("{name} (process {pid}) ended by itself: {status}"));
         }
         Ok(())
     }
@@ -161,7 +168,7 @@ impl Fleet {
     }
 
     /// Sums over all processes, former and present.
-    pub(crate) fn counted(&self) -> [u64; 5] {
+    pub(crate) fn counted(&self) -> Counts {
         let mut sums = self.counts;
         for actor in self.slots.iter().filter_map(|slot| slot.actor.as_ref()) {
             for (sum, count) in sums.iter_mut().zip(actor.told().counts) {

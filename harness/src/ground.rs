@@ -27,7 +27,11 @@ impl Ground {
             // Processes end here, never the machine: the flush is left out.
             StoreKind::Postgres => Some(Server::start(folder, false).await?),
         };
-        Ok(Ground { folder: folder.to_path_buf(), server, sites: AtomicU32::new(0) })
+        Ok(Ground {
+            folder: folder.to_path_buf(),
+            server,
+            sites: AtomicU32::new(0),
+        })
     }
 
     /// An empty site.
@@ -46,7 +50,9 @@ impl Ground {
         if let Some(template) = template {
             copy(&template.folder, &folder)?;
         }
-        let Some(server) = &self.server else { return Site::sqlite(&folder) };
+        let Some(server) = &self.server else {
+            return Site::sqlite(&folder);
+        };
         let mut create = format!("CREATE DATABASE {name}");
         if let Some(template) = template {
             create += &format!(" TEMPLATE {}", database_of(template)?);
@@ -58,7 +64,8 @@ impl Ground {
     /// Removes a site.
     pub(crate) async fn discard(&self, site: Site) -> Result<()> {
         if self.server.is_some() {
-            self.administer(format!("DROP DATABASE {} WITH (FORCE)", database_of(&site)?)).await?;
+            self.administer(format!("DROP DATABASE {} WITH (FORCE)", database_of(&site)?))
+                .await?;
         }
         fs::remove_dir_all(&site.folder)?;
         Ok(())

@@ -3,7 +3,7 @@
 use crate::{
     business::{Business, Effect},
     site::{Site, flag},
-    workload::{Followed, FOLLOWED, Kind, Placed},
+    workload::{FOLLOWED, Followed, Kind, Placed},
 };
 use eventloom::{Classify, Context, EffectContext, EffectHandle, Handle, PublishError, RetryClass};
 use std::{
@@ -70,13 +70,20 @@ impl Stage {
             Kind::Gate(name) => self.stand_at(name).await,
             Kind::Meets { me, other, kills } => {
                 self.meet(me, other, *kills).await?;
-                if *kills { self.kill(consumer, id, u32::MAX) } else { Ok(()) }
+                if *kills {
+                    self.kill(consumer, id, u32::MAX)
+                } else {
+                    Ok(())
+                }
             }
         }
     }
 
     fn kill(&self, consumer: &str, id: &str, times: u32) -> Result<(), Failure> {
-        let mut killed = OpenOptions::new().create(true).append(true).open(self.site.killed(consumer, id))?;
+        let mut killed = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.site.killed(consumer, id))?;
         if killed.metadata()?.len() >= u64::from(times) {
             return Ok(());
         }
@@ -129,10 +136,23 @@ impl<S: Business> Handle<S> for Ledger {
         if self.hot {
             S::touch(cx.connection(), slot(&order)).await?;
         }
-        let effect = Effect { consumer: &consumer, key: &order.key, seq: order.seq, id: &id };
+        let effect = Effect {
+            consumer: &consumer,
+            key: &order.key,
+            seq: order.seq,
+            id: &id,
+        };
         S::effect(cx.connection(), effect).await?;
         if order.kind == Kind::Publishes && consumer == "ledger" {
-            cx.publish(FOLLOWED, &Followed { by: consumer, key: order.key, seq: order.seq }).await?;
+            cx.publish(
+                FOLLOWED,
+                &Followed {
+                    by: consumer,
+                    key: order.key,
+                    seq: order.seq,
+                },
+            )
+            .await?;
         }
         Ok(order.seq)
     }
@@ -157,7 +177,16 @@ impl<S: Business> Handle<S> for Follower {
     async fn handle(&self, event: Followed, cx: &mut Context<'_, S>) -> Result<(), Failure> {
         let (consumer, id) = (cx.consumer().to_string(), cx.envelope().id.clone());
         let key = Followed::key_of(&event.by, &event.key);
-        S::effect(cx.connection(), Effect { consumer: &consumer, key: &key, seq: event.seq, id: &id }).await?;
+        S::effect(
+            cx.connection(),
+            Effect {
+                consumer: &consumer,
+                key: &key,
+                seq: event.seq,
+                id: &id,
+            },
+        )
+        .await?;
         Ok(())
     }
 }
@@ -179,10 +208,21 @@ impl EffectHandle for Caller {
         let (key, pid) = (cx.idempotency_key(), std::process::id());
         let line = format!("{key}\t{}\t{}\t{pid}\n", order.key, order.seq);
         // One write of less than a page: lines of several processes do not mix.
-        let mut calls = OpenOptions::new().create(true).append(true).open(self.stage.site.calls())?;
+        let mut calls = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.stage.site.calls())?;
         calls.write_all(line.as_bytes())?;
         if order.kind == Kind::Publishes {
-            cx.publish(FOLLOWED, &Followed { by: consumer, key: order.key, seq: order.seq }).await?;
+            cx.publish(
+                FOLLOWED,
+                &Followed {
+                    by: consumer,
+                    key: order.key,
+                    seq: order.seq,
+                },
+            )
+            .await?;
         }
         Ok(order.seq)
     }

@@ -1,13 +1,14 @@
 //! The kill campaign: placers and consumers are killed, frozen and cut off at random while they work.
 
 use crate::{
+    actor::CALLS_MAX,
     business::{self, Business, Opening},
     check::{Expected, check},
     database::Database,
     evidence,
     fleet::Fleet,
     operator::{self, Operator},
-    process::{Recipe, lock},
+    process::{Actor, Recipe, lock},
     proxy::Proxy,
     script::GROUPS,
     server::Server,
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 
 const LANES: u16 = 64;
 const PLACERS: u64 = 2;
-const LEASE: Duration = Duration::from_millis(1200);
+const LEASE: Duration = Duration::from_millis(1500);
 /// Unsettled calls of one instance of the caller: as many slices as calls, each of as many messages as a batch.
 const CALLER_BATCH: u32 = 4;
 /// Messages that may wait before placing pauses, and how many are left when it goes on.
@@ -69,7 +70,10 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
         StoreKind::Sqlite => "sqlite",
         StoreKind::Postgres => "postgres",
     };
-    println!("seed {seed}; again: harness kills --store {store} --kills {} --seed {seed}", options.kills);
+    println!(
+        "seed {seed}; again: harness kills --store {store} --kills {} --seed {seed}",
+        options.kills
+    );
     let folder = runs_folder()?;
     let mut tally = Tally::new();
     match options.store {
@@ -84,7 +88,15 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
             let direct = Site::new(Server::url(server.port, "postgres"), &folder)?;
             let through = Site::new(Server::url(proxy.port, "postgres"), &folder)?;
             business::migrate(&direct, LANES).await?;
-            campaign::<Postgres>(&options, seed, &direct, &through, Some((&mut server, &proxy)), &mut tally).await?;
+            campaign::<Postgres>(
+                &options,
+                seed,
+                &direct,
+                &through,
+                Some((&mut server, &proxy)),
+                &mut tally,
+            )
+            .await?;
             server.stop()?;
         }
     }
@@ -106,13 +118,27 @@ fn recipes(options: &Options, seed: u64) -> Vec<Recipe> {
     let mut recipes = Vec::new();
     for part in 0..PLACERS {
         let part = part.to_string();
-        let arguments = ["place", "--seed", &seed, "--keys", &keys, "--parts", &parts, "--part", &part];
+        let arguments = [
+            "place", "--seed", &seed, "--keys", &keys, "--parts", &parts, "--part", &part,
+        ];
         recipes.push(Recipe::new(format!("placer-{part}"), &arguments));
     }
     for instance in ["a", "b"] {
         // A process with two consumers shares one scan between them.
-        for (name, groups, batch) in [("ledger", "ledger,follower", "64"), ("hot", "hot", "64"), ("caller", "caller", &caller_batch)] {
-            let arguments = ["consume", "--groups", groups, "--lease-ms", &lease, "--batch-max", batch];
+        for (name, groups, batch) in [
+            ("ledger", "ledger,follower", "64"),
+            ("hot", "hot", "64"),
+            ("caller", "caller", &caller_batch),
+        ] {
+            let arguments = [
+                "consume",
+                "--groups",
+                groups,
+                "--lease-ms",
+                &lease,
+                "--batch-max",
+                batch,
+            ];
             recipes.push(Recipe::new(format!("{name}-{instance}"), &arguments));
         }
     }
@@ -140,7 +166,17 @@ async fn campaign<S: Business>(
     tally: &mut Tally,
 ) -> Result<()> {
     let database = Database::of(direct)?;
-    let operator = Operator::new(S::open(direct, Opening { connections: 2, pooled: false }).await?, direct.clone());
+    let operator = Operator::new(
+        S::open(
+            direct,
+            Opening {
+                connections: 2,
+                pooled: false,
+            },
+        )
+        .await?,
+        direct.clone(),
+    );
     let begun = Instant::now();
     let mut campaign = Campaign {
         options,
@@ -159,13 +195,16 @@ async fn campaign<S: Business>(
     tally.note("everything was handled in the end", &done);
     tally.note("processes end in order", &ended);
     tally.note("no process ends by itself", &campaign.fleet.unexpected);
-    tally.note("no queued message was ever without its held key", &campaign.watch.orphans);
+    tally.note(
+        "no queued message was ever without its held key",
+        &campaign.watch.orphans,
+    );
     let acknowledged = lock(&campaign.fleet.ledger).clone();
     let evidence = evidence::read(&database, direct, acknowledged).await?;
     let cuts = faults.as_ref().map_or((0, 0), |(_, proxy)| proxy.cuts.made());
     let expected = Expected {
         groups: GROUPS.to_vec(),
-        repeated_calls_max: campaign.repeated_calls_max(cuts),
+        repeated_calls_max: campaign.repeated_calls_max(cuts) as usize,
     };
     for (what, wrong) in check(&evidence, &expected) {
         tally.note(what, &wrong);
@@ -207,7 +246,12 @@ impl Campaign<'_> {
             }
             if told.elapsed() > Duration::from_secs(5) {
                 told = Instant::now();
-                eprintln!("{} kills, {placed} placed, {} behind, {} takeovers", self.toll.kills, self.watch.lag(), self.watch.takeovers);
+                eprintln!(
+                    "{} kills, {placed} placed, {} behind, {} takeovers",
+                    self.toll.kills,
+                    self.watch.lag(),
+                    self.watch.takeovers
+                );
             }
             tokio::time::sleep(TICK).await;
         }
@@ -215,12 +259,14 @@ impl Campaign<'_> {
     }
 
     fn freeze_if_due(&mut self) {
-        if Instant::now() < self.next_freeze {
+        if Instant::now() < self.next_freeze || self.toll.kills >= self.options.kills {
             return;
         }
         self.next_freeze = Instant::now() + Duration::from_millis(self.rng.u64(3000..6000));
         let able = |slot: &crate::fleet::Slot| slot.actor.is_some() && !slot.is_placer() && slot.thaw_at.is_none();
-        let able: Vec<usize> = (0..self.fleet.slots.len()).filter(|at| able(&self.fleet.slots[*at])).collect();
+        let able: Vec<usize> = (0..self.fleet.slots.len())
+            .filter(|at| able(&self.fleet.slots[*at]))
+            .collect();
         if let Some(at) = self.rng.choice(able) {
             let beyond = Duration::from_millis(self.rng.u64(150..900));
             self.fleet.freeze(at, Instant::now() + LEASE + beyond);
@@ -230,7 +276,11 @@ impl Campaign<'_> {
 
     async fn kill_if_due(&mut self, database: &Database) -> Result<()> {
         let now = Instant::now();
-        let starting = self.fleet.slots.iter().position(|slot| slot.kill_at.is_some_and(|kill_at| kill_at <= now));
+        let starting = self
+            .fleet
+            .slots
+            .iter()
+            .position(|slot| slot.kill_at.is_some_and(|kill_at| kill_at <= now));
         if let Some(at) = starting {
             self.fleet.slots[at].kill_at = None;
             if self.fleet.slots[at].actor.is_some() {
@@ -240,6 +290,11 @@ impl Campaign<'_> {
             return Ok(());
         }
         if now < self.next_kill || self.toll.kills >= self.options.kills {
+            return Ok(());
+        }
+        // Kills are spread over what is to be placed, and do not run ahead of it.
+        let due = (self.watch.placed + LAG_MAX) * i64::from(self.options.kills) / self.options.messages.max(1);
+        if i64::from(self.toll.kills) > due {
             return Ok(());
         }
         self.next_kill = now + Duration::from_millis(self.rng.u64(250..550));
@@ -252,19 +307,31 @@ impl Campaign<'_> {
         Ok(())
     }
 
-    /// Mostly one that has had time to get lanes, since those that have none are the business of [`Slot::kill_at`]; and a
-    /// placer only while it places.
-    ///
-    /// [`Slot::kill_at`]: crate::fleet::Slot::kill_at
+    /// Mostly one that has something to lose: a consumer that owns lanes, or a placer while it places.
     fn victim(&mut self) -> Option<usize> {
-        let paused = self.fleet.site.pause().exists();
-        let able = |at: &usize, age: Duration| {
+        let placing = !self.fleet.site.pause().exists();
+        let able = |at: &usize, any: bool| {
             let slot = &self.fleet.slots[*at];
-            slot.actor.as_ref().is_some_and(|actor| actor.started.elapsed() >= age) && !(paused && slot.is_placer())
+            let has_much = |actor: &Actor| {
+                if slot.is_placer() {
+                    placing
+                } else {
+                    actor.told().lanes > 0
+                }
+            };
+            slot.actor.as_ref().is_some_and(|actor| any || has_much(actor))
         };
-        let of_age = |age: Duration| (0..self.fleet.slots.len()).filter(|at| able(at, age)).collect::<Vec<_>>();
-        let (grown, all) = (of_age(LEASE), of_age(Duration::ZERO));
-        let among = if grown.is_empty() || self.rng.u32(..100) < 10 { all } else { grown };
+        let which = |any: bool| {
+            (0..self.fleet.slots.len())
+                .filter(|at| able(at, any))
+                .collect::<Vec<_>>()
+        };
+        let (all, busy) = (which(true), which(false));
+        let among = if busy.is_empty() || self.rng.u32(..100) < 10 {
+            all
+        } else {
+            busy
+        };
         self.rng.choice(among)
     }
 
@@ -273,17 +340,25 @@ impl Campaign<'_> {
         let (pid, told) = self.fleet.kill(at, &mut self.rng).await?;
         self.toll.kills += 1;
         self.toll.caller_kills += u32::from(caller);
-        let hit = if placer { told.placing } else { self.watch.was_at_work(database, pid).await };
+        let hit = if placer {
+            told.placing
+        } else {
+            self.watch.was_at_work(database, pid).await
+        };
         self.toll.in_flight += u32::from(hit);
         Ok(())
     }
 
     async fn cut_if_due(&mut self, server: &mut Server, proxy: &Proxy) -> Result<()> {
-        if Instant::now() >= self.next_cut {
+        if Instant::now() >= self.next_cut && self.toll.kills < self.options.kills {
             self.next_cut = Instant::now() + Duration::from_millis(self.rng.u64(500..1500));
             proxy.cuts.arm();
         }
-        if self.next_server_kill.first().is_some_and(|kills| self.toll.kills >= *kills) {
+        if self
+            .next_server_kill
+            .first()
+            .is_some_and(|kills| self.toll.kills >= *kills)
+        {
             self.next_server_kill.remove(0);
             self.toll.server_kills += 1;
             eprintln!("the server is killed");
@@ -302,7 +377,11 @@ impl Campaign<'_> {
             self.fleet.tend(&mut self.rng, false).await?;
             self.watch.look(database, &self.fleet.struck).await;
             let open = operator::open_ends(database, &self.fleet.site, &GROUPS, true).await?;
-            let placing = self.fleet.slots.iter().any(|slot| slot.is_placer() && slot.actor.is_some());
+            let placing = self
+                .fleet
+                .slots
+                .iter()
+                .any(|slot| slot.is_placer() && slot.actor.is_some());
             if open.is_empty() && !placing {
                 return Ok(Vec::new());
             }
@@ -317,13 +396,13 @@ impl Campaign<'_> {
         }
     }
 
-    /// What may have ended between a call and its stored result.
-    fn repeated_calls_max(&self, cuts: (u32, u32)) -> usize {
-        let instances = 2;
-        // Who holds SQLite's write lock when it is frozen holds everybody up beyond their leases.
-        let ends = self.toll.caller_kills + self.fleet.caller_aborts + instances * (self.toll.freezes + self.toll.server_kills);
-        let ends = u64::from(ends + cuts.0 + cuts.1) + self.fleet.caller_fenced;
-        ends as usize * (crate::actor::CALLS_MAX * CALLER_BATCH) as usize
+    /// Calls that may have been made without their results being stored: all that an instance works on when it ends, is
+    /// frozen or loses its server, and a slice each time that it drops work.
+    fn repeated_calls_max(&self, cuts: (u32, u32)) -> u64 {
+        let all = u64::from(CALLS_MAX * CALLER_BATCH);
+        let ends = self.toll.caller_kills + self.fleet.caller_aborts + self.toll.freezes + 2 * self.toll.server_kills;
+        let dropped = self.fleet.caller_fenced + u64::from(cuts.0 + cuts.1);
+        u64::from(ends) * all + dropped * u64::from(CALLER_BATCH)
     }
 
     fn figures(
@@ -336,7 +415,11 @@ impl Campaign<'_> {
     ) {
         let (toll, counts) = (&self.toll, self.fleet.counted());
         let redeliveries = counts[1] + counts[2];
-        let distinct = evidence.calls.iter().map(|call| &call.idempotency_key).collect::<std::collections::HashSet<_>>();
+        let distinct = evidence
+            .calls
+            .iter()
+            .map(|call| &call.idempotency_key)
+            .collect::<std::collections::HashSet<_>>();
         println!(
             "{} orders, {} effects, {} calls ({} repeated, {} allowed) in {:.0} s",
             evidence.orders.len(),
@@ -349,8 +432,19 @@ impl Campaign<'_> {
         println!(
             "{} kills ({} in flight, {} while starting), {} by killers, {} freezes, {} of the server; {} takeovers, \
              {redeliveries} redeliveries ({} suspects, {} duplicates), {} conflicts, {} fenced, {} + {} indeterminate commits",
-            toll.kills, toll.in_flight, toll.at_start, self.fleet.aborts, toll.freezes, toll.server_kills,
-            self.watch.takeovers, counts[1], counts[2], counts[3], counts[4], cuts.0, cuts.1
+            toll.kills,
+            toll.in_flight,
+            toll.at_start,
+            self.fleet.aborts,
+            toll.freezes,
+            toll.server_kills,
+            self.watch.takeovers,
+            counts[1],
+            counts[2],
+            counts[3],
+            counts[4],
+            cuts.0,
+            cuts.1
         );
         let mut lengths = std::collections::HashMap::new();
         for order in &evidence.orders {
@@ -359,10 +453,16 @@ impl Campaign<'_> {
         let long = lengths.values().filter(|length| **length >= 3).count();
         let mut demand = |what: &str, is: u64, at_least: u64| {
             if is < at_least {
-                tally.void(format!("{what}: {is}, and at least {at_least} are needed for the run to count"));
+                tally.void(format!(
+                    "{what}: {is}, and at least {at_least} are needed for the run to count"
+                ));
             }
         };
-        demand("kills that hit work in flight", toll.in_flight.into(), u64::from(toll.kills).div_ceil(2));
+        demand(
+            "kills that hit work in flight",
+            toll.in_flight.into(),
+            u64::from(toll.kills).div_ceil(2),
+        );
         demand("takeovers", self.watch.takeovers, 10);
         demand("redeliveries", redeliveries, 10);
         demand("keys with 3 events and more", long as u64, 10);

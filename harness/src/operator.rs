@@ -25,7 +25,11 @@ impl<S: Business> Operator<S> {
 
     /// Dead letters of all consumers.
     pub(crate) async fn dead(&self) -> Result<Vec<DeadLetter>> {
-        let filter = LetterFilter { state: Some(HeldState::Dead), limit: Some(1000), ..LetterFilter::default() };
+        let filter = LetterFilter {
+            state: Some(HeldState::Dead),
+            limit: Some(1000),
+            ..LetterFilter::default()
+        };
         Ok(self.store.letters(&filter).await?)
     }
 
@@ -44,7 +48,9 @@ impl<S: Business> Operator<S> {
                 Some(key) if rng.bool() => Redrive::Key(key),
                 _ => Redrive::One(letter.message.envelope.id.clone()),
             };
-            self.store.redrive(&ConsumerName::parse(&letter.consumer)?, &which, None).await?;
+            self.store
+                .redrive(&ConsumerName::parse(&letter.consumer)?, &which, None)
+                .await?;
         }
         Ok(())
     }
@@ -55,7 +61,9 @@ impl<S: Business> Operator<S> {
         dead.iter().try_for_each(|letter| self.cure(letter))?;
         let consumers: BTreeSet<&str> = dead.iter().map(|letter| letter.consumer.as_str()).collect();
         for consumer in consumers {
-            self.store.redrive(&ConsumerName::parse(consumer)?, &Redrive::All, None).await?;
+            self.store
+                .redrive(&ConsumerName::parse(consumer)?, &Redrive::All, None)
+                .await?;
         }
         Ok(())
     }
@@ -95,7 +103,10 @@ pub(crate) async fn open_ends(database: &Database, site: &Site, groups: &[&str],
     if groups.contains(&"caller") {
         let called: HashSet<&str> = calls.iter().map(|call| call.idempotency_key.as_str()).collect();
         let ids = database.rows("SELECT id FROM placed").await?.concat();
-        let uncalled = ids.iter().filter(|id| !called.contains(format!("caller/{id}").as_str())).count();
+        let uncalled = ids
+            .iter()
+            .filter(|id| !called.contains(format!("caller/{id}").as_str()))
+            .count();
         note("not called for", uncalled as i64);
     }
     if groups.contains(&"follower") {
@@ -104,18 +115,29 @@ pub(crate) async fn open_ends(database: &Database, site: &Site, groups: &[&str],
         let publishing = database.rows(PUBLISHING).await?;
         let wanted = publishing.iter().filter_map(|row| Some((row.first()?, row.get(1)?)));
         let wanted = wanted.flat_map(|(key, seq)| by.clone().map(|by| vec![Followed::key_of(by, key), seq.clone()]));
-        note("not followed up", wanted.filter(|row| !followed.contains(row)).count() as i64);
+        note(
+            "not followed up",
+            wanted.filter(|row| !followed.contains(row)).count() as i64,
+        );
     }
     note("lanes with unanswered batches", database.number(TAKEN).await?);
     if idle {
         note("lanes behind the head", database.number(BEHIND).await?);
     }
     let mut alone: HashSet<String> = database.rows(ALONE).await?.concat().into_iter().collect();
-    alone.extend(calls.iter().filter(|call| call.key.starts_with("solo-")).map(|call| format!("caller {}", call.key)));
+    alone.extend(
+        calls
+            .iter()
+            .filter(|call| call.key.starts_with("solo-"))
+            .map(|call| format!("caller {}", call.key)),
+    );
     let keys: HashSet<&str> = alone.iter().filter_map(|seen| Some(seen.split_once(' ')?.1)).collect();
     let wanted = groups.iter().filter(|group| **group != "follower");
     let lacking = wanted.flat_map(|group| keys.iter().map(move |key| format!("{group} {key}")));
-    note("published alone and not everywhere", lacking.filter(|seen| !alone.contains(seen)).count() as i64);
+    note(
+        "published alone and not everywhere",
+        lacking.filter(|seen| !alone.contains(seen)).count() as i64,
+    );
     open.extend(database.rows(HELD).await?.concat());
     open.extend(database.rows(HELD_KEYS).await?.concat());
     Ok(open)

@@ -1,9 +1,6 @@
 //! A process of the runs, as its parent sees it: started, listened to, frozen, killed.
 
-use crate::{
-    evidence::Acknowledged,
-    site::Site,
-};
+use crate::{evidence::Acknowledged, site::Site};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -16,7 +13,6 @@ use tokio::{
     io::{AsyncBufReadExt, BufReader},
     process::{Child, ChildStdin, ChildStdout, Command},
     task::JoinHandle,
-    time::Instant,
 };
 
 /// What is started.
@@ -46,6 +42,9 @@ impl Recipe {
     }
 }
 
+/// Counts of a consuming process since its start: handled, suspects, duplicates, conflicts, fenced.
+pub(crate) type Counts = [u64; 5];
+
 /// What a process has said so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
@@ -55,8 +54,10 @@ pub(crate) struct Told {
     pub(crate) ready: bool,
     /// It has begun to place something and not been answered.
     pub(crate) placing: bool,
-    /// Handled, suspects, duplicates, conflicts, fenced: its last report.
-    pub(crate) counts: [u64; 5],
+    /// Its last report.
+    pub(crate) counts: Counts,
+    /// Lanes that it owned then.
+    pub(crate) lanes: u64,
     /// It said that it is done.
     pub(crate) done: bool,
 }
@@ -69,7 +70,6 @@ pub(crate) type Ledger = Arc<Mutex<Acknowledged>>;
 pub(crate) struct Actor {
     pub(crate) name: String,
     pub(crate) pid: i32,
-    pub(crate) started: Instant,
     child: Child,
     stdin: Option<ChildStdin>,
     listener: JoinHandle<()>,
@@ -80,7 +80,11 @@ impl Actor {
     /// Starts it.
     pub(crate) fn start(site: &Site, recipe: &Recipe, ledger: &Ledger) -> Result<Self> {
         let log = site.folder.join("logs").join(format!("{}.log", recipe.name));
-        let log = OpenOptions::new().create(true).append(true).open(&log).with_context(|| log.display().to_string())?;
+        let log = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .with_context(|| log.display().to_string())?;
         let mut command = Command::new(std::env::current_exe()?);
         command
             .args(["actor", "--store", &site.url, "--folder"])
@@ -94,13 +98,15 @@ impl Actor {
             .stderr(log)
             .kill_on_drop(true);
         let mut child = command.spawn().context("starting a process")?;
-        let pid = child.id().and_then(|pid| i32::try_from(pid).ok()).context("the process ended at once")?;
+        let pid = child
+            .id()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .context("the process ended at once")?;
         let told = Arc::new(Mutex::new(Told::default()));
         let stdout = child.stdout.take().context("its standard output")?;
         Ok(Actor {
             name: recipe.name.clone(),
             pid,
-            started: Instant::now(),
             stdin: child.stdin.take(),
             listener: tokio::spawn(listen(stdout, told.clone(), ledger.clone())),
             child,
@@ -195,7 +201,7 @@ fn hear(line: &str, told: &mut Told, ledger: &Ledger) {
         }
         "health" => {
             let mut counts = rest.split(' ').filter_map(|count| count.parse().ok());
-            for count in &mut told.counts {
+            for count in told.counts.iter_mut().chain([&mut told.lanes]) {
                 *count = counts.next().unwrap_or_default();
             }
         }

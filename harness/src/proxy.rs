@@ -125,7 +125,9 @@ async fn read_body(from: &mut OwnedReadHalf, mut message: Vec<u8>) -> Result<Vec
 /// A simple query whose text is COMMIT.
 fn is_commit(message: &[u8]) -> bool {
     message.first() == Some(&b'Q')
-        && message.get(5..).is_some_and(|text| text.trim_ascii_start().to_ascii_uppercase().starts_with(b"COMMIT"))
+        && message
+            .get(5..)
+            .is_some_and(|text| text.trim_ascii_start().to_ascii_uppercase().starts_with(b"COMMIT"))
 }
 
 async fn answers(

@@ -30,7 +30,11 @@ pub(crate) struct Options {
 
 /// What is placed at first, and what follows once the poison is dead.
 fn orders() -> (Vec<Placed>, Vec<Placed>) {
-    let order = |key: &str, seq, kind| Placed { key: key.to_owned(), seq, kind };
+    let order = |key: &str, seq, kind| Placed {
+        key: key.to_owned(),
+        seq,
+        kind,
+    };
     let first = [
         ("a", [Kind::Ok, Kind::Publishes, Kind::Slow]),
         ("b", [Kind::Transient, Kind::Ok, Kind::Ok]),
@@ -42,7 +46,11 @@ fn orders() -> (Vec<Placed>, Vec<Placed>) {
         let kinds = kinds.into_iter().zip(1..);
         kinds.map(move |(kind, seq)| order(key, seq, kind))
     });
-    let later = [order("c", 4, Kind::Ok), order("c", 5, Kind::Transient), order("a", 4, Kind::Ok)];
+    let later = [
+        order("c", 4, Kind::Ok),
+        order("c", 5, Kind::Transient),
+        order("a", 4, Kind::Ok),
+    ];
     (first.collect(), later.to_vec())
 }
 
@@ -82,7 +90,11 @@ pub(crate) async fn run<S: Business>(site: Site, options: Options) -> Result<()>
     queued.await.context("what follows the poison did not queue")?;
     let handled = until(STEP_WITHIN, || async {
         operator.redrive_all().await.ok()?;
-        open_ends(&database, &site, &GROUPS, options.prune).await.ok()?.is_empty().then_some(())
+        open_ends(&database, &site, &GROUPS, options.prune)
+            .await
+            .ok()?
+            .is_empty()
+            .then_some(())
     });
     if handled.await.is_none() {
         let open = open_ends(&database, &site, &GROUPS, options.prune).await?;
@@ -107,7 +119,10 @@ async fn place_missing<S: Business>(store: &S, orders: &[Placed]) -> Result<()> 
     for pair in missing.chunks(2) {
         tell("begin");
         store.place_orders(pair).await?;
-        let told: Vec<String> = pair.iter().map(|order| format!("{}:{}", order.key, order.seq)).collect();
+        let told: Vec<String> = pair
+            .iter()
+            .map(|order| format!("{}:{}", order.key, order.seq))
+            .collect();
         tell(&format!("ack {}", told.join(" ")));
     }
     Ok(())
@@ -115,7 +130,11 @@ async fn place_missing<S: Business>(store: &S, orders: &[Placed]) -> Result<()> 
 
 /// As a client does that does not know whether it has published: again, under the same id.
 async fn publish_alone<S: Business>(store: &S) -> Result<()> {
-    let order = Placed { key: "solo-script".to_owned(), seq: 1, kind: Kind::Ok };
+    let order = Placed {
+        key: "solo-script".to_owned(),
+        seq: 1,
+        kind: Kind::Ok,
+    };
     let row = NewEvent::of(ORDERS, &order)?.with_id(Uuid::from_u128(0x0190_0000_0000_7000_8000_0000_0000_0001));
     tell("begin solo-script");
     store.publish_row(row).await?;

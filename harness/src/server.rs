@@ -20,7 +20,10 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone, Copy)]
 enum Account {
     Own,
-    Drop { uid: u32, gid: u32 },
+    Drop {
+        uid: u32,
+        gid: u32,
+    },
     /// No account that could enter the folder: a user namespace shows root to the server as somebody else.
     Mapped,
 }
@@ -30,7 +33,9 @@ impl Account {
         if !geteuid().is_root() {
             return Ok(Account::Own);
         }
-        let Some((uid, gid)) = id("-u").zip(id("-g")) else { return Ok(Account::Mapped) };
+        let Some((uid, gid)) = id("-u").zip(id("-g")) else {
+            return Ok(Account::Mapped);
+        };
         let dropped = Account::Drop { uid, gid };
         let mut test = dropped.command("test");
         test.arg("-x").arg(folder).current_dir("/").stderr(Stdio::null());
@@ -53,7 +58,9 @@ impl Account {
             }
             Account::Mapped => {
                 let mut command = Command::new("unshare");
-                command.args(["--user", "--map-user=1000", "--map-group=1000", "--"]).arg(program);
+                command
+                    .args(["--user", "--map-user=1000", "--map-group=1000", "--"])
+                    .arg(program);
                 command
             }
         }
@@ -61,7 +68,11 @@ impl Account {
 }
 
 fn id(flag: &str) -> Option<u32> {
-    let output = Command::new("id").args([flag, "postgres"]).stderr(Stdio::null()).output().ok()?;
+    let output = Command::new("id")
+        .args([flag, "postgres"])
+        .stderr(Stdio::null())
+        .output()
+        .ok()?;
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
@@ -80,7 +91,10 @@ impl Server {
     pub(crate) async fn start(folder: &Path, durable: bool) -> Result<Self> {
         let bin = PathBuf::from(std::env::var(BIN).unwrap_or_else(|_| BIN_DEFAULT.to_owned()));
         if !bin.join("initdb").exists() {
-            bail!("there is no initdb in {}; set {BIN} to the folder of Postgres' programs", bin.display());
+            bail!(
+                "there is no initdb in {}; set {BIN} to the folder of Postgres' programs",
+                bin.display()
+            );
         }
         let data = folder.join("postgres");
         fs::create_dir_all(&data)?;
@@ -102,7 +116,13 @@ impl Server {
         );
         let mut file = fs::OpenOptions::new().append(true).open(data.join("postgresql.conf"))?;
         std::io::Write::write_all(&mut file, settings.as_bytes())?;
-        let mut server = Server { bin, data, account, port, process: None };
+        let mut server = Server {
+            bin,
+            data,
+            account,
+            port,
+            process: None,
+        };
         server.launch().await?;
         Ok(server)
     }
@@ -114,21 +134,33 @@ impl Server {
 
     /// Starts it (again) and waits until it answers.
     pub(crate) async fn launch(&mut self) -> Result<()> {
-        let log = fs::OpenOptions::new().create(true).append(true).open(self.data.with_extension("log"))?;
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.data.with_extension("log"))?;
         let mut postgres = self.account.command(self.bin.join("postgres"));
         postgres.arg("-D").arg(&self.data).current_dir("/").process_group(0);
         postgres.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         self.process = Some(postgres.spawn().context("starting postgres")?);
         let url = Server::url(self.port, "postgres");
         let ready = crate::wait::until(READY_WITHIN, || async {
-            sqlx::Connection::close(<sqlx::PgConnection as sqlx::Connection>::connect(&url).await.ok()?).await.ok()
+            sqlx::Connection::close(<sqlx::PgConnection as sqlx::Connection>::connect(&url).await.ok()?)
+                .await
+                .ok()
         });
-        ready.await.with_context(|| format!("postgres does not answer; see {}", self.data.with_extension("log").display()))
+        ready.await.with_context(|| {
+            format!(
+                "postgres does not answer; see {}",
+                self.data.with_extension("log").display()
+            )
+        })
     }
 
     /// SIGKILL to the server and all its backends, as a crash of the machine would end them.
     pub(crate) fn kill(&mut self) -> Result<()> {
-        let Some(mut process) = self.process.take() else { return Ok(()) };
+        let Some(mut process) = self.process.take() else {
+            return Ok(());
+        };
         // Stopped first: otherwise it would begin to mend, and start backends anew.
         signal(i32::try_from(process.id())?, Signal::STOP);
         process.kill()?;
@@ -172,7 +204,12 @@ fn signal(pid: i32, signal: Signal) {
 
 /// Processes that have the data folder as their working folder, as each process of a server has. Not those that have ended.
 fn inhabitants(data: &Path) -> Vec<i32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == data)).collect()
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| fs::read_link(format!("/proc/{pid}/cwd")).is_ok_and(|folder| folder == data))
+        .collect()
 }

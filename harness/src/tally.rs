@@ -64,6 +64,10 @@ impl Tally {
             println!("VOID    {why}");
         }
         println!("{} passed, {} failed", self.passed, self.failed);
-        if self.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        if self.is_clean() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
     }
 }

@@ -18,7 +18,8 @@ COMMENT ON COLUMN eventloom.logs.pruned_to IS 'rows at or below are gone';
 CREATE TABLE eventloom.outbox (
     position        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,        -- CACHE 1, always: the fence counts on it
     id              uuid NOT NULL DEFAULT gen_random_uuid(),
-    topic           text NOT NULL CHECK (topic ~ '^[A-Za-z0-9._-]{1,249}$'),
+    topic           text NOT NULL CHECK (octet_length(topic) BETWEEN 1 AND 249     -- not as {1,249}: 100 µs a row
+                    AND translate(topic, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-', '') = ''),
     type            text NOT NULL CHECK (type <> ''),
     key             text,
     lane            smallint NOT NULL GENERATED ALWAYS AS

@@ -6,8 +6,8 @@
 
 use crate::{error::while_doing, prune::micros, rows, store::Postgres};
 use eventloom_core::{
-    ConsumerName, Epoch, Lane, OffsetDateTime, OwnerId, Payload, StoreError, faults,
-    ports::{Attempted, Due, Failure, Held, HeldMessage, HeldNow, HeldState, LetGo, NewHeld},
+    ConsumerName, Epoch, Lane, OffsetDateTime, OwnerId, StoreError, faults,
+    ports::{Attempted, Due, Failure, Held, HeldMessage, HeldNow, HeldState, LetGo, NewHeld, Store as _},
 };
 use sqlx::{PgConnection, Row, postgres::PgRow};
 use std::{collections::HashSet, time::Duration};
@@ -36,26 +36,6 @@ SELECT key FROM eventloom.held_keys
 /// The planted defect: the keys may be let go before the insert.
 const SHARE_KEYS_UNLOCKED: &str = "
 SELECT key FROM eventloom.held_keys WHERE consumer = $1 AND source = 'outbox' AND key = ANY($2)";
-
-const PUT: &str = "
-INSERT INTO eventloom.held (consumer, held_by, held_at, position, lane, id, topic, type, key, event_source, subject, time,
-    data, data_bytes, datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent, tracestate,
-    headers, origin, queued, state, attempts, due_at, error, fingerprint, first_failed_at, last_failed_at)
-SELECT $1, $2, n.now, m.position, m.lane, m.id, m.topic, m.type, m.key, m.event_source, m.subject, m.time,
-       m.data, m.data_bytes, m.datacontenttype, m.dataschema, m.schemaversion, m.correlationid, m.causationid,
-       m.traceparent, m.tracestate, m.headers, m.origin, m.queued, m.state, m.attempts,
-       n.now + m.due_in * interval '1 microsecond', m.error, m.fingerprint,
-       CASE WHEN m.error IS NOT NULL THEN n.now END, CASE WHEN m.error IS NOT NULL THEN n.now END
-  FROM (SELECT coalesce($3, clock_timestamp()) AS now) n,
-       unnest($4::bigint[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
-              $12::timestamptz[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::int[], $18::text[],
-              $19::text[], $20::text[], $21::text[], $22::text[], $23::uuid[], $24::boolean[], $25::text[], $26::int[],
-              $27::bigint[], $28::text[], $29::text[])
-       m (position, lane, id, topic, type, key, event_source, subject, time, data, data_bytes, datacontenttype,
-          dataschema, schemaversion, correlationid, causationid, traceparent, tracestate, headers, origin, queued, state,
-          attempts, due_in, error, fingerprint)
- ORDER BY m.id COLLATE \"C\"
-ON CONFLICT (consumer, id) DO NOTHING";
 
 /// Ordered as an index is: a LIMIT alone invites the planner to scan a table for the first rows that fit.
 const KEY_HOLDS: &str = "
@@ -212,7 +192,8 @@ impl Held for Postgres {
         messages: &[NewHeld<'_>],
         now: Option<OffsetDateTime>,
     ) -> Result<(), StoreError> {
-        put(self, connection, consumer, owner, messages, now)
+        let tables = self.tables();
+        rows::put_held(tables, connection, consumer, owner, messages, now)
             .await
             .map_err(while_doing("setting messages aside"))
     }
@@ -543,73 +524,4 @@ fn held_message(row: &PgRow) -> Result<HeldMessage, sqlx::Error> {
         taken_epoch: row.try_get::<Option<i64>, _>(state + 3)?.map(Epoch),
         redriven: row.try_get(state + 4)?,
     })
-}
-
-async fn put(
-    store: &Postgres,
-    connection: &mut PgConnection,
-    consumer: &ConsumerName,
-    owner: &OwnerId,
-    messages: &[NewHeld<'_>],
-    now: Option<OffsetDateTime>,
-) -> Result<(), sqlx::Error> {
-    let of = |take: fn(&NewHeld<'_>) -> Option<String>| messages.iter().map(take).collect::<Vec<_>>();
-    let json = |held: &NewHeld<'_>| match &held.message.envelope.payload {
-        Some(Payload::Json(json)) => Some(json.clone()),
-        _ => None,
-    };
-    let bytes = |held: &NewHeld<'_>| match &held.message.envelope.payload {
-        Some(Payload::Binary(bytes)) => Some(bytes.clone()),
-        _ => None,
-    };
-    let due_in = |held: &NewHeld<'_>| held.due_in.filter(|_| held.state == HeldState::Waiting).map(micros);
-    store
-        .query(PUT)
-        .bind(consumer.as_str())
-        .bind(owner.as_str())
-        .bind(now)
-        .bind(messages.iter().map(|held| held.message.position.0).collect::<Vec<_>>())
-        .bind(messages.iter().map(|held| held.message.lane.0).collect::<Vec<_>>())
-        .bind(of(|held| Some(held.message.envelope.id.clone())))
-        .bind(of(|held| Some(held.message.envelope.topic.clone())))
-        .bind(of(|held| Some(held.message.envelope.event_type.clone())))
-        .bind(of(|held| held.message.envelope.key.clone()))
-        .bind(of(|held| held.message.envelope.source.clone()))
-        .bind(of(|held| held.message.envelope.subject.clone()))
-        .bind(
-            messages
-                .iter()
-                .map(|held| held.message.envelope.time)
-                .collect::<Vec<_>>(),
-        )
-        .bind(of(json))
-        .bind(messages.iter().map(bytes).collect::<Vec<_>>())
-        .bind(of(|held| held.message.envelope.datacontenttype.clone()))
-        .bind(of(|held| held.message.envelope.dataschema.clone()))
-        .bind(
-            messages
-                .iter()
-                .map(|held| held.message.envelope.schemaversion)
-                .collect::<Vec<_>>(),
-        )
-        .bind(of(|held| held.message.envelope.correlationid.clone()))
-        .bind(of(|held| held.message.envelope.causationid.clone()))
-        .bind(of(|held| held.message.envelope.traceparent.clone()))
-        .bind(of(|held| held.message.envelope.tracestate.clone()))
-        .bind(of(|held| rows::headers_to(&held.message.envelope.headers)))
-        .bind(
-            messages
-                .iter()
-                .map(|held| held.message.envelope.origin)
-                .collect::<Vec<_>>(),
-        )
-        .bind(messages.iter().map(|held| held.queued).collect::<Vec<_>>())
-        .bind(of(|held| Some(held.state.as_str().to_owned())))
-        .bind(messages.iter().map(|held| count(held.attempts)).collect::<Vec<_>>())
-        .bind(messages.iter().map(due_in).collect::<Vec<_>>())
-        .bind(of(|held| held.failure.map(|failure| failure.error.clone())))
-        .bind(of(|held| held.failure.map(|failure| failure.fingerprint.clone())))
-        .execute(connection)
-        .await?;
-    Ok(())
 }

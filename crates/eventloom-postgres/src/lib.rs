@@ -8,6 +8,15 @@
 //! 4. `leases.rs`: who may move which cursor.
 //! 5. `inbox.rs`, `held.rs`: what was handled, what waits.
 //!
+//! # What a log asks of its database
+//!
+//! - `synchronous_commit` must not be turned off *after* an insert in the same transaction; the fence raises it before.
+//! - No two-phase commit of transactions that publish: one that is prepared can notify nobody, and holds readers back
+//!   until it is decided.
+//! - The log is no target of a logical-replication subscription while it is read: its apply worker fires no statement
+//!   trigger.
+//! - Readers read on the primary. Listening needs a direct connection; without one they poll.
+//!
 //! # Behind a transaction pooler
 //!
 //! PgBouncer and its like give each transaction another server connection, so nothing may outlive a transaction: no

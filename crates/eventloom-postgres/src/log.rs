@@ -56,14 +56,16 @@ const READ_LANE: &str = page!(
 const STATUS: &str = "SELECT l.identity, l.pruned_to, h.horizon, h.handed_out, l.namespace
   FROM eventloom.outbox_horizon() h, eventloom.logs l WHERE l.name = 'outbox'";
 
-/// The holder of the lowest mark. A prepared transaction has no backend; its lock names its transaction id instead.
+/// The holder of the lowest mark. A prepared transaction has no backend; another lock of it names its transaction id.
 const BLOCKER: &str = "
 SELECT l.pid, coalesce(a.application_name, 'prepared transaction ' || x.gid, ''),
        greatest(extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, x.prepared)) * 1000000, 0)::bigint,
        left(coalesce(a.query, ''), 200)
   FROM pg_catalog.pg_locks l
   LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
-  LEFT JOIN pg_catalog.pg_prepared_xacts x ON l.pid IS NULL AND l.virtualtransaction = '-1/' || x.transaction::text
+  LEFT JOIN pg_catalog.pg_locks t ON l.pid IS NULL AND t.pid IS NULL AND t.locktype = 'transactionid'
+        AND t.virtualtransaction = l.virtualtransaction
+  LEFT JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = t.transactionid
  WHERE l.locktype = 'advisory' AND l.objsubid = 1 AND (l.classid::bigint >> 16) = $1 AND l.granted
    AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
  ORDER BY ((l.classid::bigint << 32) | l.objid::bigint) LIMIT 1";
@@ -192,7 +194,7 @@ fn bytes_of(limits: ReadLimits) -> i64 {
 fn page(rows: &[PgRow], after: Position, up_to: Position, limits: ReadLimits) -> Result<Page, ReadError> {
     let decode = |row: &PgRow| -> Result<_, sqlx::Error> {
         let position: Option<i64> = row.try_get(2)?;
-        Ok(position.map(|_| rows::recorded(row, 2)).transpose()?)
+        position.map(|_| rows::recorded(row, 2)).transpose()
     };
     let doing = while_doing("reading the log");
     let Some(last) = rows.last() else {

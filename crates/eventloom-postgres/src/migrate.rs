@@ -224,13 +224,9 @@ pub fn grants_sql(schema: &SchemaName) -> String {
 fn in_schema(sql: &str, schema: &SchemaName, lanes: LaneCount) -> String {
     let mut sql = sql.replace("64 /* lanes */", &lanes.get().to_string());
     if *schema != SchemaName::default() {
-        for (before, after) in [
-            ("", "."),
-            ("SCHEMA ", ""),
-            ("regnamespace('", "'"),
-            ("ROLE ", "_"),
-            ("TO ", "_"),
-        ] {
+        let places = [("", "."), ("SCHEMA ", ""), ("regnamespace('", "'")];
+        let roles = [("regrole('", "_"), ("ROLE ", "_"), ("GRANT ", "_"), ("TO ", "_")];
+        for (before, after) in places.into_iter().chain(roles) {
             sql = sql.replace(
                 &format!("{before}eventloom{after}"),
                 &format!("{before}{schema}{after}"),
@@ -251,6 +247,15 @@ mod tests {
         let script = migration_sql(&schema, LaneCount::new(128).unwrap()) + &grants_sql(&schema);
         let left: Vec<&str> = script.lines().filter(|line| line.contains("eventloom.")).collect();
         assert!(left.is_empty(), "{left:#?}");
+        let names = [
+            "eventloom_writer",
+            "eventloom_reader",
+            "eventloom_operator",
+            "'eventloom'",
+            "SCHEMA eventloom",
+        ];
+        let left: Vec<&str> = names.into_iter().filter(|name| script.contains(name)).collect();
+        assert!(left.is_empty(), "{left:?}");
         assert!(script.contains("CREATE SCHEMA shop") && script.contains("% 128)") && script.contains("shop_writer"));
         assert!(
             script.contains("eventloom_fence.t"),

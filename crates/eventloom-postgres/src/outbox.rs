@@ -8,7 +8,11 @@ use crate::{
 use eventloom_core::{NewEvent, Payload, PublishError, PublishLimits, StoreError, faults, ports::Outbox};
 use sqlx::{PgConnection, types::Uuid};
 
-/// One event: the usual case, and the cheapest plan.
+/// One event with nothing but what every event has: the usual case. Eleven parameters less are a few microseconds.
+const APPEND_PLAIN: &str = "
+INSERT INTO eventloom.outbox (id, topic, type, key, data, schemaversion) VALUES ($1, $2, $3, $4, $5::json, $6)";
+
+/// One event with all of its attributes.
 const APPEND_ONE: &str = "
 INSERT INTO eventloom.outbox (id, topic, type, key, source, subject, time, data, data_bytes, datacontenttype, dataschema,
     schemaversion, correlationid, causationid, traceparent, tracestate, headers)
@@ -37,6 +41,9 @@ impl Outbox for Postgres {
         faults::point("publish.before_insert");
         match events {
             [] => {}
+            [event] if is_plain(event) => append_plain(tables, connection, event)
+                .await
+                .map_err(while_doing("publishing"))?,
             [event] => append_one(tables, connection, event)
                 .await
                 .map_err(while_doing("publishing"))?,
@@ -61,6 +68,35 @@ impl Outbox for Postgres {
             })
             .await
     }
+}
+
+/// Whether every attribute that a writer may leave out is left out.
+fn is_plain(event: &NewEvent) -> bool {
+    let texts = [
+        event.source(),
+        event.subject(),
+        event.datacontenttype(),
+        event.dataschema(),
+        event.correlationid(),
+        event.causationid(),
+        event.traceparent(),
+        event.tracestate(),
+    ];
+    event.time().is_none() && event.headers().is_empty() && bytes_of(event).is_none() && texts == [None; 8]
+}
+
+async fn append_plain(tables: &Tables, connection: &mut PgConnection, event: &NewEvent) -> Result<(), sqlx::Error> {
+    tables
+        .query(APPEND_PLAIN)
+        .bind(event.id())
+        .bind(event.topic().as_str())
+        .bind(event.event_type())
+        .bind(event.key())
+        .bind(json_of(event))
+        .bind(event.schemaversion())
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 async fn append_one(tables: &Tables, connection: &mut PgConnection, event: &NewEvent) -> Result<(), sqlx::Error> {

@@ -1,7 +1,11 @@
 //! Rows of the log and of the held messages, as envelopes.
 
-use eventloom_core::{Envelope, Headers, Lane, Payload, Position, Recorded};
-use sqlx::{Row, ValueRef, error::BoxDynError, postgres::PgRow};
+use crate::{prune::micros, store::Tables};
+use eventloom_core::{
+    ConsumerName, Envelope, Headers, Lane, OffsetDateTime, OwnerId, Payload, Position, Recorded,
+    ports::{HeldState, NewHeld},
+};
+use sqlx::{PgConnection, Row, ValueRef, error::BoxDynError, postgres::PgRow};
 
 /// Number of columns that [`recorded`] reads, in this order: position, lane, id (as text), topic, type, key, source,
 /// subject, time, data, data_bytes, datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent,
@@ -56,6 +60,87 @@ fn raw_text(row: &PgRow, column: usize) -> Result<Option<String>, sqlx::Error> {
             source,
         })?;
     Ok(Some(text.to_owned()))
+}
+
+/// One statement for all, in the order of ids: whoever else inserts some of them locks in the same order.
+const PUT_HELD: &str = "
+INSERT INTO eventloom.held (consumer, held_by, held_at, position, lane, id, topic, type, key, event_source, subject, time,
+    data, data_bytes, datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent, tracestate,
+    headers, origin, queued, state, attempts, due_at, error, fingerprint, first_failed_at, last_failed_at)
+SELECT $1, $2, n.now, m.position, m.lane, m.id, m.topic, m.type, m.key, m.event_source, m.subject, m.time,
+       m.data, m.data_bytes, m.datacontenttype, m.dataschema, m.schemaversion, m.correlationid, m.causationid,
+       m.traceparent, m.tracestate, m.headers, m.origin, m.queued, m.state, m.attempts,
+       n.now + m.due_in * interval '1 microsecond', m.error, m.fingerprint,
+       CASE WHEN m.error IS NOT NULL THEN n.now END, CASE WHEN m.error IS NOT NULL THEN n.now END
+  FROM (SELECT coalesce($3, clock_timestamp()) AS now) n,
+       unnest($4::bigint[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
+              $12::timestamptz[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::int[], $18::text[],
+              $19::text[], $20::text[], $21::text[], $22::text[], $23::uuid[], $24::boolean[], $25::text[], $26::int[],
+              $27::bigint[], $28::text[], $29::text[])
+       m (position, lane, id, topic, type, key, event_source, subject, time, data, data_bytes, datacontenttype,
+          dataschema, schemaversion, correlationid, causationid, traceparent, tracestate, headers, origin, queued, state,
+          attempts, due_in, error, fingerprint)
+ ORDER BY m.id COLLATE \"C\"
+ON CONFLICT (consumer, id) DO NOTHING";
+
+/// Inserts messages into `held`; those that are there already stay as they are.
+pub(crate) async fn put_held(
+    tables: &Tables,
+    connection: &mut PgConnection,
+    consumer: &ConsumerName,
+    owner: &OwnerId,
+    messages: &[NewHeld<'_>],
+    now: Option<OffsetDateTime>,
+) -> Result<(), sqlx::Error> {
+    fn all<'a, T>(messages: &'a [NewHeld<'a>], of: impl Fn(&'a NewHeld<'a>) -> T) -> Vec<T> {
+        messages.iter().map(of).collect()
+    }
+    fn texts<'a>(messages: &'a [NewHeld<'a>], of: impl Fn(&'a Envelope) -> Option<&'a String>) -> Vec<Option<&'a str>> {
+        all(messages, |held| of(&held.message.envelope).map(String::as_str))
+    }
+    let due_in = |held: &NewHeld<'_>| held.due_in.filter(|_| held.state == HeldState::Waiting).map(micros);
+    tables
+        .query(PUT_HELD)
+        .bind(consumer.as_str())
+        .bind(owner.as_str())
+        .bind(now)
+        .bind(all(messages, |held| held.message.position.0))
+        .bind(all(messages, |held| held.message.lane.0))
+        .bind(texts(messages, |envelope| Some(&envelope.id)))
+        .bind(texts(messages, |envelope| Some(&envelope.topic)))
+        .bind(texts(messages, |envelope| Some(&envelope.event_type)))
+        .bind(texts(messages, |envelope| envelope.key.as_ref()))
+        .bind(texts(messages, |envelope| envelope.source.as_ref()))
+        .bind(texts(messages, |envelope| envelope.subject.as_ref()))
+        .bind(all(messages, |held| held.message.envelope.time))
+        .bind(texts(messages, |envelope| match &envelope.payload {
+            Some(Payload::Json(json)) => Some(json),
+            _ => None,
+        }))
+        .bind(all(messages, |held| match &held.message.envelope.payload {
+            Some(Payload::Binary(bytes)) => Some(bytes.as_slice()),
+            _ => None,
+        }))
+        .bind(texts(messages, |envelope| envelope.datacontenttype.as_ref()))
+        .bind(texts(messages, |envelope| envelope.dataschema.as_ref()))
+        .bind(all(messages, |held| held.message.envelope.schemaversion))
+        .bind(texts(messages, |envelope| envelope.correlationid.as_ref()))
+        .bind(texts(messages, |envelope| envelope.causationid.as_ref()))
+        .bind(texts(messages, |envelope| envelope.traceparent.as_ref()))
+        .bind(texts(messages, |envelope| envelope.tracestate.as_ref()))
+        .bind(all(messages, |held| headers_to(&held.message.envelope.headers)))
+        .bind(all(messages, |held| held.message.envelope.origin))
+        .bind(all(messages, |held| held.queued))
+        .bind(all(messages, |held| held.state.as_str()))
+        .bind(all(messages, |held| i32::try_from(held.attempts).unwrap_or(i32::MAX)))
+        .bind(all(messages, due_in))
+        .bind(all(messages, |held| held.failure.map(|failure| failure.error.as_str())))
+        .bind(all(messages, |held| {
+            held.failure.map(|failure| failure.fingerprint.as_str())
+        }))
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Headers as JSON text; `None` for none.

@@ -461,6 +461,12 @@ impl Postgres {
         PostgresTransaction::begin(&self.inner.pool, self.inner.begin_own.clone(), doing).await
     }
 
+    /// The same for what need not reach the disk before it is answered.
+    pub(crate) async fn own_unflushed(&self, doing: &'static str) -> Result<PostgresTransaction, StoreError> {
+        let statement = format!("{}; SET LOCAL synchronous_commit = off", self.inner.begin_own);
+        PostgresTransaction::begin(&self.inner.pool, statement, doing).await
+    }
+
     /// The same with another limit for statements and pauses.
     pub(crate) async fn own_within(
         &self,

@@ -16,7 +16,10 @@ use sqlx::{
 use std::{
     future::poll_fn,
     pin::pin,
-    sync::{Mutex, PoisonError},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -55,6 +58,8 @@ pub(crate) struct Wake {
     pool: PgPool,
     /// Whoever holds it listens for all.
     ear: TurnMutex<Ear>,
+    /// Whether LISTEN is in force.
+    listening: AtomicBool,
     /// Counts what was heard.
     heard: watch::Sender<u64>,
     pace: Mutex<Pace>,
@@ -90,6 +95,7 @@ impl Wake {
             channel: (!tables.is_pooled()).then(|| format!("{}_outbox", tables.schema())),
             pool: pool.clone(),
             ear: TurnMutex::default(),
+            listening: AtomicBool::new(false),
             heard: watch::Sender::new(0),
             pace: Mutex::default(),
         }
@@ -127,17 +133,18 @@ impl Wake {
 
     /// Sees to it that somebody in this process listens. `false`: nobody can.
     async fn listen(&self, channel: &str) -> bool {
-        // Somebody else holds the ear only while it listens or connects.
-        let Ok(mut ear) = self.ear.try_lock() else { return true };
+        // Somebody else listens, or is still connecting.
+        let Ok(mut ear) = self.ear.try_lock() else {
+            return self.listening.load(Ordering::SeqCst);
+        };
         if let Some(listener) = ear.listener.as_mut().and_then(|listener| listener.0.as_mut()) {
-            // What was notified while nobody slept is old news.
-            return match drain(listener).await {
-                Ok(()) => true,
-                Err(_) => {
-                    ear.listener = None;
-                    false
-                }
-            };
+            match drain(listener).await {
+                Ok(0) => {}
+                // Old news to this one, but not to those who sleep already.
+                Ok(_) => self.tell(),
+                Err(error) => self.go_deaf(&mut ear, &error),
+            }
+            return ear.listener.is_some();
         }
         if ear.deaf_until.is_some_and(|until| Instant::now() < until) {
             return false;
@@ -148,6 +155,7 @@ impl Wake {
                     listener: Some(Listener(Some(listener))),
                     deaf_until: None,
                 };
+                self.listening.store(true, Ordering::SeqCst);
                 true
             }
             outcome => {
@@ -173,16 +181,28 @@ impl Wake {
     async fn hear_for_all(&self) {
         let mut ear = self.ear.lock().await;
         let outcome = match ear.listener.as_mut().and_then(|listener| listener.0.as_mut()) {
-            // Lost and found again counts as heard: what was notified meanwhile is gone.
-            Some(listener) => listener.try_recv().await.map(drop),
+            Some(listener) => listener
+                .try_recv()
+                .await
+                .and_then(|heard| heard.map(drop).ok_or_else(lost)),
             // Lost by the one before: look again.
             None => Ok(()),
         };
         if let Err(error) = outcome {
-            tracing::debug!(%error, "the listening connection was lost");
-            ear.listener = None;
+            self.go_deaf(&mut ear, &error);
         }
+        self.tell();
+    }
+
+    /// Wakes all who sleep in this process.
+    fn tell(&self) {
         self.heard.send_modify(|count| *count = count.wrapping_add(1));
+    }
+
+    fn go_deaf(&self, ear: &mut Ear, error: &sqlx::Error) {
+        tracing::debug!(%error, "the listening connection was lost");
+        self.listening.store(false, Ordering::SeqCst);
+        ear.listener = None;
     }
 
     async fn pause(&self, seen: Position, shortest: Duration, longest: Duration, until: Instant) {
@@ -199,13 +219,15 @@ impl Wake {
     }
 }
 
-/// Takes what has arrived, waiting for nothing.
-async fn drain(listener: &mut PgListener) -> Result<(), sqlx::Error> {
+/// Takes what has arrived, waiting for nothing; returns how many notifications that were.
+async fn drain(listener: &mut PgListener) -> Result<usize, sqlx::Error> {
+    let mut drained = 0;
     loop {
         let mut next = pin!(listener.try_recv());
         match poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await {
-            Poll::Ready(Ok(Some(_))) => {}
-            Poll::Ready(Ok(None)) | Poll::Pending => return Ok(()),
+            Poll::Ready(Ok(Some(_))) => drained += 1,
+            Poll::Pending => return Ok(drained),
+            Poll::Ready(Ok(None)) => return Err(lost()),
             Poll::Ready(Err(error)) => return Err(error),
         }
     }
@@ -219,18 +241,20 @@ async fn connect(pool: &PgPool, channel: &str) -> Result<PgListener, sqlx::Error
         .idle_timeout(None);
     let own = options.connect_lazy_with((*pool.connect_options()).clone());
     let mut listener = PgListener::connect_with(&own).await?;
+    // A lost connection is found again by `listen`, before the next look, and not behind its back.
+    listener.eager_reconnect(false);
     listener.listen(channel).await?;
     Ok(listener)
 }
 
+fn lost() -> sqlx::Error {
+    sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into())
+}
+
 async fn look(store: &Postgres, seen: Position) -> Result<Look, StoreError> {
     let doing = while_doing("dozing beside the log");
-    let mut tx = store.own("dozing beside the log").await?;
-    // The request is a sequence's value and in force at once; nobody waits for its commit to reach the disk.
-    sqlx::raw_sql("SET LOCAL synchronous_commit = off")
-        .execute(&mut *tx)
-        .await
-        .map_err(&doing)?;
+    // The request is a sequence's value and in force at once.
+    let mut tx = store.own_unflushed("dozing beside the log").await?;
     let row = store
         .query(DOZE)
         .bind(seen.0)

@@ -40,7 +40,8 @@ impl Item {
     }
 
     pub(crate) fn key(&self) -> Option<&str> {
-        self.row.envelope.key.as_deref()
+        // An empty key asks for no order: other programs write it where they have none.
+        self.row.envelope.key.as_deref().filter(|key| !key.is_empty())
     }
 
     pub(crate) fn key_or_id(&self) -> &str {

@@ -24,22 +24,40 @@ pub(crate) async fn run<S: Backend>(group: &Group<S>, slice: &Slice) -> Result<(
             attempt: 1,
         };
         item.attempt = count_attempt(group, &item).await.map_err(stopped)?;
-        let failed = if item.attempt > group.settings.attempts_max {
-            item.attempt -= 1;
-            Some(Failed::permanent(format!(
-                "the process ended while handling it, {} times",
-                item.attempt
-            )))
-        } else {
-            alone(group, &mut standing, &item, true).await?
-        };
-        if let Some(failed) = failed {
-            hold_or_stop(group, &mut standing, &item, failed).await?;
-            if group.settings.poison == Poison::Block {
-                return Ok(());
-            }
+        let seen = see_through(group, &mut standing, item.clone()).await;
+        if let Err(Stopped::Outage | Stopped::Later | Stopped::HeldLimit) = seen {
+            // The process has outlived the attempt, and the message is not to blame: it does not count.
+            forget_attempts(group, &item).await.map_err(stopped)?;
+        }
+        if seen? && group.settings.poison == Poison::Block {
+            return Ok(());
         }
     }
+    Ok(())
+}
+
+/// Handles one whose attempt has been counted. `true`: it was set aside.
+async fn see_through<S: Backend>(group: &Group<S>, standing: &mut Standing, mut item: Item) -> Result<bool, Stopped> {
+    let failed = if item.attempt > group.settings.attempts_max {
+        item.attempt -= 1;
+        Some(Failed::permanent(format!(
+            "the process ended while handling it, {} times",
+            item.attempt
+        )))
+    } else {
+        alone(group, standing, &item, true).await?
+    };
+    let Some(failed) = failed else { return Ok(false) };
+    hold_or_stop(group, standing, &item, failed).await?;
+    Ok(true)
+}
+
+async fn forget_attempts<S: Backend>(group: &Group<S>, item: &Item) -> Result<(), Trouble> {
+    let store = group.store();
+    let mut tx = store.begin(group.scope()).await?;
+    store.clear_attempts(&mut tx, group.name(), &[item.id()]).await?;
+    store.fence(&mut tx, group.name(), &[item.cursor]).await?;
+    tx.commit().await?;
     Ok(())
 }
 

@@ -36,7 +36,8 @@ const PUT: &str = concat!(
     " AS now) WHERE true ON CONFLICT (consumer, id) DO NOTHING"
 );
 const COUNT_ALL: &str = "SELECT count(*) FROM (SELECT 1 FROM eventloom_held WHERE consumer = ?1 LIMIT ?2)";
-const COUNT_KEY: &str = "SELECT count(*) FROM (SELECT 1 FROM eventloom_held WHERE consumer = ?1 AND key = ?3 LIMIT ?2)";
+const COUNT_KEY: &str =
+    "SELECT count(*) FROM (SELECT 1 FROM eventloom_held WHERE consumer = ?1 AND key = ?3 AND queued LIMIT ?2)";
 /// At most `?4` of each lane before they are sorted, so that a hundred thousand due ones cost no more.
 const DUE: &str = concat!(
     "SELECT h.id, h.lane, iif(h.queued, h.key, NULL) FROM json_each(?2) AS lanes JOIN eventloom_held h ON h.rowid IN ( \

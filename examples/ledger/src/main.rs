@@ -11,7 +11,12 @@ use std::{path::PathBuf, process::ExitCode};
 #[command(name = "orders-ledger", version)]
 struct Arguments {
     /// Data folder of the run; the same as was given to `orders`.
-    #[arg(long, value_name = "DIR", default_value = "target/orders")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        default_value = "target/orders",
+        default_value_if("store", clap::builder::ArgPredicate::IsPresent, "target/orders-postgres")
+    )]
     data: PathBuf,
     /// A postgres:// URL when the run was on Postgres; the SQLite file in the data folder otherwise.
     #[arg(long, value_name = "URL", env = "ORDERS_STORE", hide_env_values = true)]

@@ -224,6 +224,7 @@ pub(crate) async fn serve<S: Shop>(shop: S, arguments: &Arguments, folder: &Fold
             let service = consume::service(shop, &[group], &folder.path().join(run.mail_file), Some(LEASE))?;
             let service = service.start().await?;
             stop.token().cancelled().await;
+            consume::note_health(&service).await;
             service.shutdown(DRAIN_WITHIN).await?;
         }
     }

@@ -7,29 +7,34 @@ use std::path::PathBuf;
 
 const AFTER_HELP: &str = "\
 Examples:
-  cargo run --release -p orders                              on SQLite, nothing else installed
-  cargo run --release -p orders -- --kill 20                 processes, 20 of them killed on the way
+  cargo run --release -p orders                              on SQLite
+  cargo run --release -p orders -- --kill 20                 processes, 20 killed
   cargo run --release -p orders -- --store postgres://postgres@localhost/shop
-  cargo run -p orders-ledger -- --data target/orders         the ledger alone, by plain SQL
+  cargo run -p orders-ledger -- --data target/orders         the ledger alone
 
-Exit code 0: the ledger balances. 1: something is missing, duplicated or out of order, or the run failed.
-130 and 143: stopped by Ctrl-C or SIGTERM; started again, it goes on.";
+Exit codes:
+  0          the ledger balances
+  1          something is missing, duplicated or out of order, or the run failed
+  130, 143   stopped by Ctrl-C or SIGTERM; started again, it goes on";
 
 /// Places real purchases as orders, lets three consumer groups follow, and shows the ledger.
 ///
-/// Each purchase of the CDNOW file becomes a row in `orders` and an event `order.placed`, in one transaction; the key of
-/// the event is the customer, so a customer's orders stay in order. Three groups follow the log, each at its own pace:
+/// Each purchase of the CDNOW file becomes a row in `orders` and an event
+/// `order.placed`, in one transaction. The key of the event is the customer, so
+/// a customer's orders stay in order. Three groups follow, each at its own pace:
 ///
-///   totals   count, sum and running digest of each customer, by `+=`
-///   revenue  revenue of each month, by `+=`
-///   mailer   one line per order into a file that stands for the outside, under an idempotency key
+///   totals    count, sum and running digest of each customer, by +=
+///   revenue   revenue of each month, by +=
+///   mailer    one line an order into a file that stands for the outside, under
+///             an idempotency key
 ///
-/// Nothing keeps the effects from happening twice but Eventloom: at the end a ledger, which is another program without
-/// any code of Eventloom, says whether an order is missing, was handled twice, or out of order.
+/// Nothing keeps effects from happening twice but Eventloom. At the end a ledger,
+/// which is another program without any code of Eventloom, says whether an order
+/// is missing, was handled twice, or out of order.
 ///
-/// Ctrl-C, SIGTERM or SIGKILL at any time, and start it again: it goes on where it was.
+/// Ctrl-C, SIGTERM or SIGKILL it at any time: started again, it goes on.
 #[derive(Debug, Parser)]
-#[command(name = "orders", version, after_help = AFTER_HELP, args_conflicts_with_subcommands = false)]
+#[command(name = "orders", bin_name = "orders", version, verbatim_doc_comment, after_help = AFTER_HELP)]
 pub(crate) struct Arguments {
     /// A postgres:// URL to run on Postgres. It makes the schemas `eventloom` and `orders_example` there.
     ///

@@ -5,9 +5,11 @@ use crate::{
     mail::{MailError, Mailbox},
     store::{Shop, ShopError},
 };
-use eventloom::{Consumer, Context, EffectContext, EffectHandle, Eventloom};
+use eventloom::{Consumer, Context, EffectContext, EffectHandle, Eventloom, Service};
 use std::{path::Path, time::Duration};
 
+/// Orders that one transaction adds to the revenue at most.
+const REVENUE_BATCH: u32 = 64;
 /// Lanes in which one instance of the mailer is at work at once, and messages of a lane that it takes together.
 const MAIL_LANES: u32 = 8;
 const MAIL_BATCH: u32 = 16;
@@ -58,6 +60,13 @@ impl EffectHandle for Mailer {
     }
 }
 
+/// What a service has done, for whoever reads the log with `ORDERS_LOG=orders=info`.
+pub(crate) async fn note_health<S: Shop>(service: &Service<S>) {
+    for consumer in service.health().await.consumers {
+        tracing::info!(?consumer, "before shutting down");
+    }
+}
+
 /// A service with these groups.
 pub(crate) fn service<S: Shop>(
     shop: S,
@@ -70,10 +79,16 @@ pub(crate) fn service<S: Shop>(
         let consumer = Consumer::new(group.name()).topic(ORDERS);
         let consumer = match group {
             Group::Totals => consumer.handle(add_to_total::<S>),
-            Group::Revenue => consumer.handle(add_to_revenue::<S>),
-            Group::Mailer => consumer
-                .effect(Mailer(Mailbox::open(mailbox)?))
-                .in_flight(MAILS_IN_FLIGHT),
+            // Every transaction needs the rows of the months: more than one at a time would wait for each other, and a
+            // short one lets another instance have its turn soon.
+            Group::Revenue => consumer
+                .handle(add_to_revenue::<S>)
+                .in_flight(1)
+                .batch_max(REVENUE_BATCH),
+            Group::Mailer => {
+                let mailer = Mailer(Mailbox::open(mailbox)?);
+                consumer.effect(mailer).in_flight(MAIL_LANES).batch_max(MAIL_BATCH)
+            }
         };
         service = service.consumer(match lease {
             Some(lease) => consumer.lease(lease),

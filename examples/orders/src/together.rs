@@ -47,6 +47,7 @@ pub(crate) async fn run<S: Shop>(run: &Run<S>) -> anyhow::Result<Outcome> {
             }
         }
     };
+    consume::note_health(&service).await;
     if let Err(error) = service.shutdown(DRAIN_WITHIN).await {
         tracing::warn!(%error, "not everything drained");
     }

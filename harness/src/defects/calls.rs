@@ -21,7 +21,12 @@ pub(super) fn forgive_repeated(evidence: &mut Evidence) {
 pub(super) async fn cursor_past_unfinished<S: Business>(scene: &mut Scene<S>) -> Result<Vec<String>> {
     let slow = scene.key("slow");
     let quick = scene.key_beside("quick", &slow, true)?;
-    scene.place(&[order(&slow, 1, Kind::Gate("shut".to_owned())), order(&quick, 1, Kind::Ok)]).await?;
+    scene
+        .place(&[
+            order(&slow, 1, Kind::Gate("shut".to_owned())),
+            order(&quick, 1, Kind::Ok),
+        ])
+        .await?;
     scene.place_fillers().await?;
     let first = scene.consume("first", "caller", LONG_LEASE, &["--gated"])?;
     scene.file(&scene.site.gate("shut.in")).await?;
@@ -39,13 +44,18 @@ pub(super) async fn cursor_past_unfinished<S: Business>(scene: &mut Scene<S>) ->
 /// The first message of a key is being called for: the second must not be.
 pub(super) async fn two_tasks_on_one_key<S: Business>(scene: &mut Scene<S>) -> Result<Vec<String>> {
     let key = scene.key("key");
-    scene.place(&[order(&key, 1, Kind::Gate("first".to_owned())), order(&key, 2, Kind::Ok)]).await?;
+    scene
+        .place(&[order(&key, 1, Kind::Gate("first".to_owned())), order(&key, 2, Kind::Ok)])
+        .await?;
     scene.place_fillers().await?;
     let caller = scene.consume("caller", "caller", LONG_LEASE, &["--gated"])?;
     scene.file(&scene.site.gate("first.in")).await?;
     let site = scene.site.clone();
     let second = |call: &evidence::Call| call.key == key && call.seq == 2;
-    until(MUST_NOT, || async { evidence::calls(&site).ok()?.iter().any(second).then_some(()) }).await;
+    until(MUST_NOT, || async {
+        evidence::calls(&site).ok()?.iter().any(second).then_some(())
+    })
+    .await;
     flag(&scene.site.gate("first"))?;
     scene.judge(&["caller"], vec![caller], |_| {}).await
 }
@@ -56,7 +66,11 @@ pub(super) async fn effect_result_not_stored<S: Business>(scene: &mut Scene<S>) 
     scene.publish_alone(&key).await?;
     let caller = scene.consume("caller", "caller", LONG_LEASE, &[])?;
     let site = scene.site.clone();
-    scene.surely("a call", || async { (!evidence::calls(&site).ok()?.is_empty()).then_some(()) }).await?;
+    scene
+        .surely("a call", || async {
+            (!evidence::calls(&site).ok()?.is_empty()).then_some(())
+        })
+        .await?;
     scene.settled(&["caller"]).await?;
     scene.publish_alone(&key).await?;
     scene.place_fillers().await?;

@@ -22,14 +22,23 @@ fn forgive_head(key: &str) -> impl FnOnce(&mut Evidence) {
     move |evidence| {
         evidence.orders.retain(|order| order.key != key || order.seq != 1);
         evidence.acknowledged.orders.remove(&(key.to_owned(), 1));
-        for effect in evidence.effects.iter_mut().filter(|effect| effect.key == key && effect.seq == 2) {
+        for effect in evidence
+            .effects
+            .iter_mut()
+            .filter(|effect| effect.key == key && effect.seq == 2)
+        {
             effect.prev += 1;
         }
     }
 }
 
 async fn dead(scene: &Scene<Postgres>) -> Result<String> {
-    scene.count("SELECT CAST(count(*) AS TEXT) FROM eventloom.held WHERE state = 'dead'", 1).await?;
+    scene
+        .count(
+            "SELECT CAST(count(*) AS TEXT) FROM eventloom.held WHERE state = 'dead'",
+            1,
+        )
+        .await?;
     scene.database.rows(DEAD).await?.concat().pop().context("a dead letter")
 }
 
@@ -42,7 +51,9 @@ pub(super) async fn let_go_in_one_statement(scene: &mut Scene<Postgres>) -> Resu
     let id = dead(scene).await?;
     let mut barrier = PgConnection::connect(&scene.site.url).await?;
     sqlx::raw_sql(STOP_AT_HELD).execute(&mut barrier).await?;
-    sqlx::query("SELECT pg_advisory_lock(42, 42)").execute(&mut barrier).await?;
+    sqlx::query("SELECT pg_advisory_lock(42, 42)")
+        .execute(&mut barrier)
+        .await?;
     scene.place(&[order(&key, 2, Kind::Ok)]).await?;
     scene.count(&in_this_database(STANDS_THERE), 1).await?;
     let emptied = sqlx::query("DELETE FROM eventloom.held WHERE id = $1").bind(&id);
@@ -58,9 +69,7 @@ pub(super) async fn let_go_in_one_statement(scene: &mut Scene<Postgres>) -> Resu
 
 /// Other scenarios run beside this one, each in a database of its own. Locks of transactions belong to none.
 fn in_this_database(sql: &str) -> String {
-    format!(
-        "{sql} AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())"
-    )
+    format!("{sql} AND pid IN (SELECT pid FROM pg_stat_activity WHERE datname = current_database())")
 }
 
 /// The batch has asked, and not queued, when the head is deleted and its key let go.
@@ -70,9 +79,17 @@ pub(super) async fn queue_without_lock(scene: &mut Scene<Postgres>) -> Result<Ve
     scene.place(&[order(&key, 1, Kind::Poison)]).await?;
     let ledger = scene.consume("ledger", "ledger", LONG_LEASE, &["--gated"])?;
     let id = dead(scene).await?;
-    scene.place(&[order(&key, 2, Kind::Ok), order(&beside, 1, Kind::Gate("beside".to_owned()))]).await?;
+    scene
+        .place(&[
+            order(&key, 2, Kind::Ok),
+            order(&beside, 1, Kind::Gate("beside".to_owned())),
+        ])
+        .await?;
     scene.file(&scene.site.gate("beside.in")).await?;
-    scene.start("delete", &["delete", "ledger", &id])?.wait(Duration::from_secs(30)).await?;
+    scene
+        .start("delete", &["delete", "ledger", &id])?
+        .wait(Duration::from_secs(30))
+        .await?;
     flag(&scene.site.gate("beside"))?;
     scene.judge(&["ledger"], vec![ledger], forgive_head(&key)).await
 }

@@ -14,7 +14,10 @@ const DEAD: &str = "SELECT CAST(count(*) AS TEXT) FROM eventloom.held WHERE stat
 /// The killer is dead as it should be; whatever else is wrong is not forgiven.
 fn forgive_killer(evidence: &mut Evidence) {
     evidence.orders.retain(|order| !order.key.starts_with("killer-"));
-    evidence.acknowledged.orders.retain(|(key, _)| !key.starts_with("killer-"));
+    evidence
+        .acknowledged
+        .orders
+        .retain(|(key, _)| !key.starts_with("killer-"));
     evidence.left.retain(|left| !left.contains(", killer-"));
     forgive_repeated(evidence);
 }
@@ -22,7 +25,9 @@ fn forgive_killer(evidence: &mut Evidence) {
 async fn outlived<S: Business>(scene: &Scene<S>, group: &'static str, arguments: &[&str]) -> Result<Vec<String>> {
     let (outlived, actor) = scene.lives(arguments, group, DEAD).await?;
     if !outlived {
-        return Ok(vec!["a message ends its process again and again, and is never set aside".to_owned()]);
+        return Ok(vec![
+            "a message ends its process again and again, and is never set aside".to_owned(),
+        ]);
     }
     scene.judge(&[group], actor.into_iter().collect(), forgive_killer).await
 }
@@ -47,7 +52,11 @@ pub(super) async fn take_without_bump<S: Business>(scene: &mut Scene<S>) -> Resu
 pub(super) async fn two_suspects_at_a_time<S: Business>(scene: &mut Scene<S>) -> Result<Vec<String>> {
     let killer = scene.key("killer");
     let innocent = scene.key_beside("innocent", &killer, false)?;
-    let meets = |me: &str, other: &str, kills| Kind::Meets { me: me.to_owned(), other: other.to_owned(), kills };
+    let meets = |me: &str, other: &str, kills| Kind::Meets {
+        me: me.to_owned(),
+        other: other.to_owned(),
+        kills,
+    };
     let orders = [
         order(&killer, 1, meets("killer", "innocent", true)),
         order(&innocent, 1, meets("innocent", "killer", false)),

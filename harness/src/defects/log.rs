@@ -28,14 +28,21 @@ pub(super) async fn horizon_ignored(scene: &mut Scene<Postgres>) -> Result<Vec<S
     let mut tx = scene.store.pool().begin().await?;
     let row = NewEvent::of(ORDERS, &open)?;
     let place = sqlx::query("INSERT INTO placed (key, seq, id, kind) VALUES ($1, 1, $2, '\"Ok\"')");
-    place.bind(&open.key).bind(row.id().to_string()).execute(&mut *tx).await?;
+    place
+        .bind(&open.key)
+        .bind(row.id().to_string())
+        .execute(&mut *tx)
+        .await?;
     publish_rows(&mut *tx, &[row]).await?;
     scene.place_fillers().await?;
     let ledger = scene.consume("ledger", "ledger", LONG_LEASE, &[])?;
     scene.told(&ledger, "it works", |told| told.ready).await?;
     let database = scene.database.clone();
     let passed = "SELECT CAST(count(*) AS TEXT) FROM effects";
-    until(MUST_NOT, || async { (database.number(passed).await.ok()? > 0).then_some(()) }).await;
+    until(MUST_NOT, || async {
+        (database.number(passed).await.ok()? > 0).then_some(())
+    })
+    .await;
     tx.commit().await?;
     scene.judge(&["ledger"], vec![ledger], |_| {}).await
 }

@@ -7,7 +7,9 @@ use anyhow::Result;
 /// A handler fails after its message was claimed: the claim must go with the rest.
 pub(super) async fn inbox_in_own_transaction<S: Business>(scene: &mut Scene<S>) -> Result<Vec<String>> {
     let key = scene.key("fails");
-    scene.place(&[order(&key, 1, Kind::Transient), order(&key, 2, Kind::Ok)]).await?;
+    scene
+        .place(&[order(&key, 1, Kind::Transient), order(&key, 2, Kind::Ok)])
+        .await?;
     scene.place_fillers().await?;
     let ledger = scene.consume("ledger", "ledger", LONG_LEASE, &[])?;
     scene.judge(&["ledger"], vec![ledger], |_| {}).await
@@ -28,8 +30,12 @@ pub(super) async fn claim_without_inbox<S: Business>(scene: &mut Scene<S>) -> Re
 pub(super) async fn held_asked_once_a_batch<S: Business>(scene: &mut Scene<S>) -> Result<Vec<String>> {
     let fails = scene.key("fails");
     let other = scene.key_beside("other", &fails, true)?;
-    let orders =
-        [order(&fails, 1, Kind::Transient), order(&other, 1, Kind::Ok), order(&fails, 2, Kind::Ok), order(&other, 2, Kind::Ok)];
+    let orders = [
+        order(&fails, 1, Kind::Transient),
+        order(&other, 1, Kind::Ok),
+        order(&fails, 2, Kind::Ok),
+        order(&other, 2, Kind::Ok),
+    ];
     scene.place(&orders).await?;
     scene.place_fillers().await?;
     let ledger = scene.consume("ledger", "ledger", LONG_LEASE, &["--single"])?;

@@ -51,7 +51,9 @@ fn hidden_on(store: StoreKind, defect: &str) -> Option<&'static str> {
     }
     match defect {
         "inbox_in_own_transaction" => Some("there is one write transaction at a time, so a second one waits for ever"),
-        "let_go_in_one_statement" | "queue_without_lock" => Some("nobody writes between two statements of a transaction"),
+        "let_go_in_one_statement" | "queue_without_lock" => {
+            Some("nobody writes between two statements of a transaction")
+        }
         "horizon_ignored" => Some("positions are handed out in the order of commits"),
         _ => None,
     }
@@ -107,7 +109,11 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
     let permits = Arc::new(Semaphore::new(AT_ONCE));
     let mut tasks = JoinSet::new();
     let mut tally = Tally::new();
-    let asked: Vec<&'static str> = DEFECTS.iter().copied().filter(|defect| defect.starts_with(&options.only)).collect();
+    let asked: Vec<&'static str> = DEFECTS
+        .iter()
+        .copied()
+        .filter(|defect| defect.starts_with(&options.only))
+        .collect();
     for defect in &asked {
         if let Some(why) = hidden_on(options.store, defect) {
             println!("left out {defect}: {why}");
@@ -130,7 +136,10 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
     let seen = judge(&mut tally, &asked, &results);
     println!("{seen} of {} defects were seen under every seed", asked.len());
     if options.store == StoreKind::Postgres && options.only.is_empty() && seen < SEEN_MIN {
-        tally.note("enough defects are seen", &[format!("{seen}, and {SEEN_MIN} are wanted")]);
+        tally.note(
+            "enough defects are seen",
+            &[format!("{seen}, and {SEEN_MIN} are wanted")],
+        );
     }
     let keep = options.keep || !tally.is_clean();
     let (ground, _) = Arc::into_inner(shared).context("a run goes on")?;
@@ -141,12 +150,20 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
 fn judge(tally: &mut Tally, asked: &[&'static str], results: &[(Case, Result<Vec<String>>)]) -> usize {
     let mut seen = 0;
     for defect in asked {
-        let of = |planted| results.iter().filter(move |(case, _)| case.defect == *defect && case.planted == planted);
+        let of = |planted| {
+            results
+                .iter()
+                .filter(move |(case, _)| case.defect == *defect && case.planted == planted)
+        };
         let mut unseen = Vec::new();
         for (case, result) in of(true) {
             match result {
                 Ok(wrong) if wrong.is_empty() => unseen.push(format!("seed {}: nobody saw it", case.seed)),
-                Ok(wrong) => eprintln!("{defect}, seed {}: {}", case.seed, wrong.first().map_or("", String::as_str)),
+                Ok(wrong) => eprintln!(
+                    "{defect}, seed {}: {}",
+                    case.seed,
+                    wrong.first().map_or("", String::as_str)
+                ),
                 Err(error) => unseen.push(format!("seed {}: {error:#}", case.seed)),
             }
         }

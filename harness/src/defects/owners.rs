@@ -49,7 +49,12 @@ pub(super) async fn lease_renewed_without_epoch<S: Business>(scene: &mut Scene<S
     let mut wrong: Vec<String> = before
         .iter()
         .filter(|lane| after.contains(lane))
-        .map(|lane| format!("lane {} was held under one epoch from before its lease lapsed until after", lane.concat()))
+        .map(|lane| {
+            format!(
+                "lane {} was held under one epoch from before its lease lapsed until after",
+                lane.concat()
+            )
+        })
         .collect();
     scene.place_fillers().await?;
     wrong.extend(scene.judge(&["ledger"], vec![ledger], |_| {}).await?);

@@ -47,7 +47,14 @@ impl<S: Business> Scene<S> {
         Ok(Scene {
             site: site.clone(),
             database: Database::of(site)?,
-            store: S::open(site, Opening { connections: 3, pooled: false }).await?,
+            store: S::open(
+                site,
+                Opening {
+                    connections: 3,
+                    pooled: false,
+                },
+            )
+            .await?,
             rng: fastrand::Rng::with_seed(seed),
             ledger: Ledger::default(),
             defect,
@@ -78,7 +85,9 @@ impl<S: Business> Scene<S> {
     /// Places orders in one transaction.
     pub(super) async fn place(&mut self, orders: &[Placed]) -> Result<()> {
         self.store.place_orders(orders).await?;
-        lock(&self.ledger).orders.extend(orders.iter().map(|order| (order.key.clone(), order.seq)));
+        lock(&self.ledger)
+            .orders
+            .extend(orders.iter().map(|order| (order.key.clone(), order.seq)));
         Ok(())
     }
 
@@ -87,7 +96,9 @@ impl<S: Business> Scene<S> {
         for _ in 0..self.rng.usize(2..5) {
             let key = self.key("filler");
             let kinds = [Kind::Ok, Kind::Slow, Kind::Ok];
-            let orders: Vec<Placed> = (1..=3).map(|seq| order(&key, seq, kinds[self.rng.usize(..3)].clone())).collect();
+            let orders: Vec<Placed> = (1..=3)
+                .map(|seq| order(&key, seq, kinds[self.rng.usize(..3)].clone()))
+                .collect();
             self.place(&orders).await?;
         }
         Ok(())
@@ -96,7 +107,9 @@ impl<S: Business> Scene<S> {
     /// Publishes the same event, under the same id, as often as this is called.
     pub(super) async fn publish_alone(&mut self, key: &str) -> Result<()> {
         let key = format!("solo-{key}");
-        let digest = key.bytes().fold(0u128, |digest, byte| digest.wrapping_mul(31).wrapping_add(byte.into()));
+        let digest = key
+            .bytes()
+            .fold(0u128, |digest, byte| digest.wrapping_mul(31).wrapping_add(byte.into()));
         let row = NewEvent::of(ORDERS, &order(&key, 1, Kind::Ok))?.with_id(eventloom::Uuid::from_u128(digest));
         self.store.publish_row(row).await?;
         let mut ledger = lock(&self.ledger);
@@ -122,19 +135,29 @@ impl<S: Business> Scene<S> {
     }
 
     /// Waits for what is bound to happen.
-    pub(super) async fn surely<F: Future<Output = Option<()>>>(&self, what: &str, ask: impl FnMut() -> F) -> Result<()> {
-        until(SURELY, ask).await.with_context(|| format!("{what}: not within {SURELY:?}"))
+    pub(super) async fn surely<F: Future<Output = Option<()>>>(
+        &self,
+        what: &str,
+        ask: impl FnMut() -> F,
+    ) -> Result<()> {
+        until(SURELY, ask)
+            .await
+            .with_context(|| format!("{what}: not within {SURELY:?}"))
     }
 
     /// Waits until a file is there.
     pub(super) async fn file(&self, path: &Path) -> Result<()> {
-        self.surely(&path.display().to_string(), || async { path.exists().then_some(()) }).await
+        self.surely(&path.display().to_string(), || async { path.exists().then_some(()) })
+            .await
     }
 
     /// Waits until a query counts at least so many.
     pub(super) async fn count(&self, sql: &str, at_least: i64) -> Result<()> {
         let database = &self.database;
-        self.surely(sql, || async { (database.number(sql).await.ok()? >= at_least).then_some(()) }).await
+        self.surely(sql, || async {
+            (database.number(sql).await.ok()? >= at_least).then_some(())
+        })
+        .await
     }
 
     /// Waits until everything of these groups is handled, or nothing happens any more. Returns what is open.
@@ -168,9 +191,15 @@ impl<S: Business> Scene<S> {
         let acknowledged = lock(&self.ledger).clone();
         let mut evidence = evidence::read(&self.database, &self.site, acknowledged).await?;
         forgive(&mut evidence);
-        let expected = Expected { groups: groups.to_vec(), repeated_calls_max: 0 };
+        let expected = Expected {
+            groups: groups.to_vec(),
+            repeated_calls_max: 0,
+        };
         let verdicts = check(&evidence, &expected);
-        Ok(verdicts.into_iter().flat_map(|(what, wrong)| wrong.into_iter().map(move |wrong| format!("{what}: {wrong}"))).collect())
+        Ok(verdicts
+            .into_iter()
+            .flat_map(|(what, wrong)| wrong.into_iter().map(move |wrong| format!("{what}: {wrong}")))
+            .collect())
     }
 
     /// Starts a process again each time that a killer has ended it, until `done` holds. `false`: it goes on for ever.
@@ -205,5 +234,9 @@ impl<S: Business> Scene<S> {
 
 /// An order.
 pub(super) fn order(key: &str, seq: i64, kind: Kind) -> Placed {
-    Placed { key: key.to_owned(), seq, kind }
+    Placed {
+        key: key.to_owned(),
+        seq,
+        kind,
+    }
 }

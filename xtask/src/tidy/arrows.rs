@@ -26,7 +26,7 @@ const ROWS: &[Row] = &[
     Row {
         crates: &["eventloom-macros"],
         ours: &[],
-        ours_in_tests: &[],
+        ours_in_tests: &["eventloom-core"],
         never: &["tokio", "sqlx"],
     },
     Row {

@@ -1,9 +1,12 @@
-//! The conformance suite of the store ports, on each server and through the pooler.
+//! The conformance suites of the store ports and of the engine, on each server and through the pooler.
 
 use crate::servers::{BOUNCER, DIRECT, Database, Server, number, run};
 use eventloom_core::ports::Store;
 use eventloom_postgres::{MigrateOptions, Postgres, migrate};
-use eventloom_testkit::store::{Capabilities, Fixture, fill_in, run_all};
+use eventloom_testkit::{
+    engine,
+    store::{self, Capabilities, Fixture, Report, fill_in},
+};
 use sqlx::{Connection, postgres::PgConnectOptions};
 use std::sync::{
     Arc, Mutex,
@@ -16,6 +19,8 @@ struct Scratch {
     admin: PgConnectOptions,
     through: PgConnectOptions,
     pooled: bool,
+    /// Whether the engine's cases publish each message twice.
+    doubles: bool,
     made: Arc<Mutex<Vec<Database>>>,
     /// How many of them the case uses.
     used: Arc<AtomicUsize>,
@@ -35,6 +40,7 @@ impl Scratch {
             admin,
             through,
             pooled,
+            doubles: false,
             made: Arc::default(),
             used: Arc::default(),
         })
@@ -75,6 +81,10 @@ impl Fixture for Scratch {
             concurrent_writers: true,
             terminates_former_owners: !self.pooled,
         }
+    }
+
+    fn doubles(&self) -> bool {
+        self.doubles
     }
 
     async fn fresh(&self) -> Postgres {
@@ -119,33 +129,66 @@ impl Fixture for Scratch {
     }
 }
 
-fn conforms(server: Server) {
-    let Some(scratch) = Scratch::on(server) else { return };
+/// Which suite is run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Suite {
+    Store,
+    Engine,
+    /// With every message delivered twice.
+    EngineDoubled,
+}
+
+fn conforms(server: Server, suite: Suite) {
+    let Some(mut scratch) = Scratch::on(server) else { return };
+    scratch.doubles = suite == Suite::EngineDoubled;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .unwrap();
     runtime.block_on(async {
-        let report = run_all(async || scratch.clone()).await;
+        let report: Report = match suite {
+            Suite::Store => store::run_all(async || scratch.clone()).await,
+            Suite::Engine | Suite::EngineDoubled => engine::run_all(async || scratch.clone()).await,
+        };
         for database in scratch.made() {
             database.drop().await.unwrap();
         }
-        assert!(report.failed.is_empty(), "{}: {report}", server.name);
+        assert!(report.failed.is_empty(), "{} {suite:?}: {report}", server.name);
     });
 }
 
 #[test]
-fn postgres_15() {
-    conforms(DIRECT[0]);
+fn store_on_postgres_15() {
+    conforms(DIRECT[0], Suite::Store);
 }
 
 #[test]
-fn postgres_18() {
-    conforms(DIRECT[1]);
+fn store_on_postgres_18() {
+    conforms(DIRECT[1], Suite::Store);
 }
 
 #[test]
-fn pgbouncer() {
-    conforms(BOUNCER);
+fn store_through_pgbouncer() {
+    conforms(BOUNCER, Suite::Store);
+}
+
+#[test]
+fn engine_on_postgres_15() {
+    conforms(DIRECT[0], Suite::Engine);
+}
+
+#[test]
+fn engine_on_postgres_18() {
+    conforms(DIRECT[1], Suite::Engine);
+}
+
+#[test]
+fn engine_through_pgbouncer() {
+    conforms(BOUNCER, Suite::Engine);
+}
+
+#[test]
+fn engine_on_postgres_15_with_everything_delivered_twice() {
+    conforms(DIRECT[0], Suite::EngineDoubled);
 }

@@ -107,6 +107,8 @@ fn every_way_to_insert_takes_the_fence() {
             "INSERT INTO eventloom.outbox (topic, type) VALUES ('t', 't') ON CONFLICT DO NOTHING",
             "INSERT INTO seen VALUES ('t', 't')",
             "INSERT INTO business VALUES (1)",
+            "MERGE INTO eventloom.outbox USING (VALUES (1)) new (n) ON false
+               WHEN NOT MATCHED THEN INSERT (topic, type) VALUES ('t', 't')",
             "SET LOCAL session_replication_role = replica; INSERT INTO eventloom.outbox (topic, type) VALUES ('t', 't')",
             "DO $$ BEGIN BEGIN INSERT INTO eventloom.outbox (topic, type) VALUES ('t', 't'); RAISE 'x';
                 EXCEPTION WHEN OTHERS THEN NULL; END; INSERT INTO eventloom.outbox (topic, type) VALUES ('t', 't'); END $$",
@@ -347,6 +349,50 @@ fn a_commit_that_rolled_back_is_no_commit() {
         assert!(run(&mut tx, "SELECT 1 / 0").await.is_err());
         let refused = tx.commit().await.unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Aborted, "{refused}");
+        Ok(())
+    });
+}
+
+#[test]
+fn who_holds_the_horizon_back_is_named() {
+    for_each_server(async |database| {
+        let store = database.store(2).await?;
+        assert_eq!(store.log_status().await?.held_by, None);
+        let mut connection = database.connect().await?;
+        run(&mut connection, "SET application_name = 'a slow service'").await?;
+        let mut tx = connection.begin().await?;
+        run(&mut tx, INSERT).await?;
+        let pid = number(&mut tx, "SELECT pg_backend_pid()::bigint").await?;
+        let status = store.log_status().await?;
+        assert!(status.horizon < status.head, "{status:?}");
+        let blocker = status.held_by.unwrap();
+        assert_eq!(
+            (blocker.pid.map(i64::from), blocker.application.as_str()),
+            (Some(pid), "a slow service")
+        );
+        assert_eq!(blocker.query, "SELECT pg_backend_pid()::bigint");
+        tx.rollback().await?;
+
+        // No backend, and nobody to ask. Decided before anything is asserted, or the database could not be dropped.
+        let name = format!("of {}", database.name);
+        run(
+            &mut connection,
+            &format!("BEGIN; {INSERT}; PREPARE TRANSACTION '{name}'"),
+        )
+        .await?;
+        let held = (
+            store.log_status().await,
+            store.read_after(Position::START, ReadLimits::default()).await,
+        );
+        run(&mut connection, &format!("COMMIT PREPARED '{name}'")).await?;
+        let blocker = held.0?.held_by.unwrap();
+        assert_eq!(
+            (blocker.pid, blocker.application),
+            (None, format!("prepared transaction {name}"))
+        );
+        assert!(held.1?.rows.is_empty());
+        let rows = store.read_after(Position::START, ReadLimits::default()).await?.rows;
+        assert_eq!(rows.len(), 1);
         Ok(())
     });
 }

@@ -109,7 +109,9 @@ impl Plans {
         }
         let each = (after.entries - before.entries) / EXECUTIONS as i64;
         if each > entries_max {
-            self.found.push(format!("{what}: read {each} index entries, at most {entries_max} were expected"));
+            self.found.push(format!(
+                "{what}: read {each} index entries, at most {entries_max} were expected"
+            ));
         }
         Ok(())
     }
@@ -271,7 +273,10 @@ async fn inbox(plans: &mut Plans) -> Result<()> {
         .await?;
     plans
         .check("forgetting nothing", 1500, async |plans| {
-            let forgotten = plans.store.forget_handled(&plans.reader, Duration::from_secs(864_000), 1000, None).await?;
+            let forgotten = plans
+                .store
+                .forget_handled(&plans.reader, Duration::from_secs(864_000), 1000, None)
+                .await?;
             assert_eq!(forgotten, 0);
             Ok(())
         })

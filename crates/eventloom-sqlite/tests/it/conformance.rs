@@ -6,11 +6,16 @@ use eventloom_sqlite::Sqlite;
 use eventloom_testkit::store::{Capabilities, Fixture, fill_in};
 use sqlx::AssertSqlSafe;
 
-struct Scratch(Folder);
+/// A folder of databases, and whether the engine's cases publish each message twice.
+struct Scratch(Folder, bool);
 
 impl Scratch {
     async fn new() -> Option<Self> {
-        Some(Scratch(Folder::new()))
+        Some(Scratch(Folder::new(), false))
+    }
+
+    async fn doubling() -> Option<Self> {
+        Some(Scratch(Folder::new(), true))
     }
 }
 
@@ -22,6 +27,10 @@ impl Fixture for Scratch {
             concurrent_writers: false,
             terminates_former_owners: false,
         }
+    }
+
+    fn doubles(&self) -> bool {
+        self.1
     }
 
     async fn fresh(&self) -> Sqlite {
@@ -39,3 +48,15 @@ impl Fixture for Scratch {
 }
 
 eventloom_testkit::store_conformance!(Scratch::new().await);
+
+/// The engine on this store.
+mod engine {
+    use super::Scratch;
+    eventloom_testkit::engine_conformance!(Scratch::new().await);
+}
+
+/// The same with every message delivered twice.
+mod engine_doubled {
+    use super::Scratch;
+    eventloom_testkit::engine_conformance!(Scratch::doubling().await);
+}

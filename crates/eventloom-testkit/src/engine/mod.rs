@@ -11,4 +11,4 @@
 mod cases;
 mod scene;
 
-pub use cases::{case_names, test};
+pub use cases::{case_names, run_all, test};

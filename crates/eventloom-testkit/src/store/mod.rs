@@ -27,5 +27,5 @@ mod wait;
 pub use check::{Failed, Outcome};
 pub(crate) use check::{holds, same};
 pub use fixture::{Capabilities, Fixture, fill_in};
-pub(crate) use run::{Case, run_case};
+pub(crate) use run::{Case, run_case, run_cases};
 pub use run::{Report, case_names, run_all, run_one, test};

@@ -38,9 +38,14 @@ impl fmt::Display for Report {
 /// Runs every case, one after the other. `fixture` makes one fixture for each.
 ///
 /// Needs a tokio runtime with time and I/O, as the store itself may.
-pub async fn run_all<F: Fixture>(mut fixture: impl AsyncFnMut() -> F) -> Report {
+pub async fn run_all<F: Fixture>(fixture: impl AsyncFnMut() -> F) -> Report {
+    run_cases(cases::<F>(), fixture).await
+}
+
+/// Runs the cases of any suite, one after the other.
+pub(crate) async fn run_cases<F: Fixture>(cases: Vec<Case<F>>, mut fixture: impl AsyncFnMut() -> F) -> Report {
     let mut report = Report::default();
-    for case in cases::<F>() {
+    for case in cases {
         match run_and_clean_up(&case, &fixture().await).await {
             Ok(()) => report.passed.push(case.name),
             Err(failed) => report.failed.push((case.name, failed)),

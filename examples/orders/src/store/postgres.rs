@@ -8,7 +8,7 @@ use eventloom::{
     postgres::{MigrateOptions, Postgres, migrate},
 };
 use sqlx::{
-    PgConnection, PgPool, Transaction,
+    Connection, PgConnection, PgPool, Transaction,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
 use std::str::FromStr;
@@ -23,10 +23,14 @@ const ADD_TO_REVENUE: &str = "INSERT INTO revenue (month, orders, cents)
 pub(crate) async fn prepare(url: &str, connections: u32, fresh: bool) -> anyhow::Result<Postgres> {
     let pool = pool(url, connections)?;
     let place = orders_ledger::Database::Postgres(url.to_owned()).place();
-    let unreachable = || format!("cannot use Postgres at {place}; see that it runs, and that --store is right");
+    let unreachable = || format!("cannot reach Postgres at {place}; see that it runs, and that --store is right");
+    // A pool would try for half a minute.
+    let first = PgConnection::connect_with(&pool.connect_options()).await;
+    first.with_context(unreachable)?.close().await?;
+    let no_tables = || format!("cannot make the tables of Eventloom at {place}");
     let migrated = migrate(&pool, MigrateOptions::default())
         .await
-        .with_context(unreachable)?;
+        .with_context(no_tables)?;
     if !migrated.applied.is_empty() {
         println!(
             "Made the tables of Eventloom at {place}, schema eventloom: version {}.",

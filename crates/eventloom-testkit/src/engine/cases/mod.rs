@@ -7,7 +7,7 @@ mod limits;
 mod operating;
 mod sharing;
 
-use crate::store::{Case, Failed, Fixture, run_case};
+use crate::store::{Case, Failed, Fixture, Report, run_case, run_cases};
 use std::future::Future;
 
 /// Hands the list to another macro: `engine_cases!([path of the macro] what it gets before the list)`.
@@ -132,6 +132,11 @@ const NAMES: &[&str] = crate::engine_cases! { [names] };
 /// Names of all cases.
 pub fn case_names() -> &'static [&'static str] {
     NAMES
+}
+
+/// Runs every case, one after the other. `fixture` makes one fixture for each.
+pub async fn run_all<F: Fixture>(fixture: impl AsyncFnMut() -> F) -> Report {
+    run_cases(cases::<F>(), fixture).await
 }
 
 /// Runs a case as the body of a test, in a runtime of its own. Returns when the fixture is not available.
