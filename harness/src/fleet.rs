@@ -25,6 +25,8 @@ pub(crate) struct Slot {
     restart_at: Instant,
     /// It is frozen until then.
     pub(crate) thaw_at: Option<Instant>,
+    /// The next one dies while it starts.
+    pub(crate) doomed: bool,
     /// It is killed then: while it starts.
     pub(crate) kill_at: Option<Instant>,
 }
@@ -65,6 +67,7 @@ impl Fleet {
             actor: None,
             restart_at: now,
             thaw_at: None,
+            doomed: false,
             kill_at: None,
         };
         Fleet {
@@ -95,6 +98,8 @@ impl Fleet {
             let wanted = placing || !slot.is_placer();
             if slot.actor.is_none() && wanted && slot.restart_at <= now {
                 slot.actor = Some(Actor::start(&self.site, &slot.recipe, &self.ledger)?);
+                let soon = Duration::from_millis(rng.u64(0..250));
+                slot.kill_at = std::mem::take(&mut slot.doomed).then(|| Instant::now() + soon);
             }
         }
         Ok(())
@@ -163,6 +168,7 @@ impl Fleet {
             {
                 actor.signal(Signal::CONT);
             }
+            slot.doomed = false;
             slot.kill_at = None;
         }
     }

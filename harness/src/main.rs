@@ -9,7 +9,9 @@
 
 mod actor;
 mod business;
+mod campaign;
 mod check;
+mod consume;
 mod database;
 mod defects;
 mod evidence;
@@ -19,6 +21,7 @@ mod ground;
 mod handlers;
 mod kills;
 mod operator;
+mod place;
 mod process;
 mod proxy;
 mod script;

@@ -67,11 +67,6 @@ impl<S: Business> Operator<S> {
         }
         Ok(())
     }
-
-    /// Gives its connections back.
-    pub(crate) async fn close(self) {
-        drop(self.store);
-    }
 }
 
 const UNHANDLED: &str = "SELECT CAST(count(*) AS TEXT) FROM placed p

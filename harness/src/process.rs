@@ -48,8 +48,6 @@ pub(crate) type Counts = [u64; 5];
 /// What a process has said so far.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Told {
-    /// It has opened its store.
-    pub(crate) opened: bool,
     /// It works.
     pub(crate) ready: bool,
     /// It has begun to place something and not been answered.
@@ -183,7 +181,6 @@ async fn listen(stdout: ChildStdout, told: Arc<Mutex<Told>>, ledger: Ledger) {
 fn hear(line: &str, told: &mut Told, ledger: &Ledger) {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     match word {
-        "opened" => told.opened = true,
         "ready" => told.ready = true,
         "done" => told.done = true,
         "begin" => {

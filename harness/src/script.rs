@@ -2,8 +2,9 @@
 //! started again; what is done already is not done again.
 
 use crate::{
-    actor::{Consuming, open, start, tell},
+    actor::{open, tell},
     business::{self, Business},
+    consume::{Consuming, start},
     database::Database,
     operator::{Operator, open_ends},
     site::Site,

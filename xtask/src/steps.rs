@@ -32,6 +32,10 @@ const fn step(name: &'static str, when: When, what: What) -> Step {
     Step { name, when, what }
 }
 
+const fn campaign(name: &'static str, line: &'static str) -> Step {
+    step(name, When::Full, What::Command(line))
+}
+
 /// The cheap ones first. `cargo test` goes on after a failing crate, so that one run tells all.
 pub(crate) const STEPS: &[Step] = &[
     step("fmt", When::Always, What::Command("cargo fmt --all --check")),
@@ -46,5 +50,24 @@ pub(crate) const STEPS: &[Step] = &[
         "tests",
         When::Always,
         What::Tests("cargo test --workspace --all-features --no-fail-fast"),
+    ),
+    // What the campaigns run; the tests have built everything below it.
+    step(
+        "programs",
+        When::Full,
+        What::Command("cargo build --workspace --all-features --bins"),
+    ),
+    campaign("kills on SQLite", "target/debug/harness kills --store sqlite"),
+    campaign("kills on Postgres", "target/debug/harness kills --store postgres"),
+    campaign("failpoints on SQLite", "target/debug/harness failpoints --store sqlite"),
+    campaign(
+        "failpoints on Postgres",
+        "target/debug/harness failpoints --store postgres",
+    ),
+    campaign("defects on SQLite", "target/debug/harness defects --store sqlite"),
+    campaign("defects on Postgres", "target/debug/harness defects --store postgres"),
+    campaign(
+        "bench, in short",
+        "target/debug/bench --short --json target/bench-short.json",
     ),
 ];

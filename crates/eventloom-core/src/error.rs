@@ -124,8 +124,9 @@ impl fmt::Display for StoreError {
 }
 
 impl Error for StoreError {
+    /// What lies behind the driver's error, which is told already.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
-        Some(self.source.as_ref())
+        self.source.source()
     }
 }
 

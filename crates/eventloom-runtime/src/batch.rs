@@ -184,8 +184,10 @@ pub(crate) async fn run<S: Backend>(
     let mut moves = standing.moves(items);
     {
         let lanes = group.lanes();
+        // What rides along is what the next batch can hold, not more: after a kill every marked message is a suspect.
+        let rows_each = group.batch.get().div_ceil(moves.len().max(1));
         for step in &mut moves {
-            step.batch_end = lanes.next_mark(step.cursor, step.to, group.batch.get());
+            step.batch_end = lanes.next_mark(step.cursor, step.to, rows_each);
         }
     }
     if !faults::defect("no_epoch_check") {

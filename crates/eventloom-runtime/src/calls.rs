@@ -28,6 +28,7 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
+use tokio::sync::SemaphorePermit;
 
 /// How soon a message is asked for again whose logical id is being called elsewhere.
 const IN_PROGRESS_PACE: Duration = Duration::from_millis(100);
@@ -82,16 +83,28 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         while let Some(Some(more)) = running.next().now_or_never() {
             back.push(more);
         }
-        let (good, bad): (Vec<_>, Vec<_>) = back.into_iter().partition(|(_, _, called)| called.is_ok());
         let mut results = Vec::new();
         let mut outgoing = Vec::new();
         let mut free = Vec::new();
-        for (chain, index, called) in good {
-            if let Ok((result, published)) = called {
-                results.push((index, result));
-                outgoing.extend(published);
-                lane.done[index] = true;
-                free.push(chain);
+        let mut failures = Vec::new();
+        // Calls count as in flight until their results are stored: after a kill no more than those are made again.
+        let mut in_flight = Vec::new();
+        for Back {
+            chain,
+            index,
+            called,
+            permit,
+        } in back
+        {
+            in_flight.push(permit);
+            match called {
+                Ok((result, published)) => {
+                    results.push((index, result));
+                    outgoing.extend(published);
+                    lane.done[index] = true;
+                    free.push(chain);
+                }
+                Err(failed) => failures.push((chain, index, failed)),
             }
         }
         if !results.is_empty() {
@@ -99,8 +112,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
                 .await
                 .map_err(stopped)?;
         }
-        for (chain, index, called) in bad {
-            let Err(failed) = called else { continue };
+        for (chain, index, failed) in failures {
             count(&group.counters.failures, 1);
             if group.blames_an_outage(items[index].key_or_id(), &failed) {
                 outage = true;
@@ -116,6 +128,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
                 .map_err(stopped)?;
             free.push(chain);
         }
+        drop(in_flight);
         // In an outage what runs is finished, and nothing more is begun.
         for chain in free {
             if !outage && let Some((index, again)) = chains[chain].pop_front() {
@@ -270,16 +283,23 @@ async fn put_behind<S: Backend>(
     Ok(())
 }
 
-/// Makes one call, within its deadline and the consumer's number of calls in flight.
-async fn start<S: Backend>(
-    group: &Group<S>,
+/// A call that has come back, and its place among those in flight until its result is stored.
+struct Back<'g> {
     chain: usize,
     index: usize,
-    item: &Item,
-    again: bool,
-) -> (usize, usize, Called) {
-    let _permit = group.calls.acquire().await;
-    (chain, index, call(group, item, again).await)
+    called: Called,
+    permit: Option<SemaphorePermit<'g>>,
+}
+
+/// Makes one call, within its deadline and the consumer's number of calls in flight.
+async fn start<'g, S: Backend>(group: &'g Group<S>, chain: usize, index: usize, item: &Item, again: bool) -> Back<'g> {
+    let permit = group.calls.acquire().await.ok();
+    Back {
+        chain,
+        index,
+        called: call(group, item, again).await,
+        permit,
+    }
 }
 
 async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Called {
@@ -420,14 +440,17 @@ pub(crate) async fn alone<S: Backend>(
             group.process.clock.sleep(IN_PROGRESS_PACE).await;
             return Err(Stopped::Later);
         }
-        Stand::Call { again } => match start(group, 0, 0, item, again).await.2 {
-            Ok((result, outgoing)) => {
-                settle(group, standing, items, &lane, &[(0, result)], outgoing, suspect)
-                    .await
-                    .map_err(stopped)?;
+        Stand::Call { again } => {
+            let back = start(group, 0, 0, item, again).await;
+            match back.called {
+                Ok((result, outgoing)) => {
+                    settle(group, standing, items, &lane, &[(0, result)], outgoing, suspect)
+                        .await
+                        .map_err(stopped)?;
+                }
+                Err(failed) => return Ok(Some(failed)),
             }
-            Err(failed) => return Ok(Some(failed)),
-        },
+        }
     }
     Ok(None)
 }
@@ -436,10 +459,13 @@ pub(crate) async fn alone<S: Backend>(
 pub(crate) async fn drain<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<bool, Stopped> {
     for item in items {
         let claim = claim_held(group, item).await.map_err(stopped)?;
-        let called = match claim {
-            EffectClaim::Handled => Ok(None),
+        let (called, _in_flight) = match claim {
+            EffectClaim::Handled => (Ok(None), None),
             EffectClaim::InProgress => return Err(Stopped::Later),
-            EffectClaim::Call { again } => start(group, 0, 0, item, again).await.2.map(Some),
+            EffectClaim::Call { again } => {
+                let back = start(group, 0, 0, item, again).await;
+                (back.called.map(Some), Some(back.permit))
+            }
         };
         match called {
             Ok(result) => settle_held(group, item, result).await.map_err(stopped)?,

@@ -165,7 +165,7 @@ impl<S: Store> Consumer<S> {
         self
     }
 
-    /// How long one handler may run. Half the lease unless said otherwise, and never more than the lease in mode
+    /// How long one handler may run, waits for locks included. The lease unless said otherwise, and never more, in mode
     /// transaction; 30 s in mode effect.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {

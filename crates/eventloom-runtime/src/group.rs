@@ -277,16 +277,20 @@ pub(crate) struct BatchSize {
     most: u32,
     now: AtomicU32,
     clean: AtomicU32,
+    /// Clean commits before it grows: more after each loss, or a consumer whose batches always meet would lose for ever.
+    patience: AtomicU32,
 }
 
 impl BatchSize {
-    const CLEAN_COMMITS: u32 = 100;
+    const PATIENCE_FIRST: u32 = 100;
+    const PATIENCE_MOST: u32 = 6400;
 
     fn new(most: u32) -> Self {
         BatchSize {
             most,
             now: AtomicU32::new(most),
             clean: AtomicU32::new(0),
+            patience: AtomicU32::new(Self::PATIENCE_FIRST / 2),
         }
     }
 
@@ -295,15 +299,22 @@ impl BatchSize {
     }
 
     pub(crate) fn lost_a_conflict(&self) {
+        let patience = self.patience.load(Ordering::Relaxed);
+        self.patience
+            .store((patience * 2).min(Self::PATIENCE_MOST), Ordering::Relaxed);
         self.now.store(1, Ordering::Relaxed);
         self.clean.store(0, Ordering::Relaxed);
     }
 
     pub(crate) fn committed(&self) {
         let now = self.now.load(Ordering::Relaxed);
-        if now < self.most && self.clean.fetch_add(1, Ordering::Relaxed) + 1 >= Self::CLEAN_COMMITS {
+        if now < self.most && self.clean.fetch_add(1, Ordering::Relaxed) + 1 >= self.patience.load(Ordering::Relaxed) {
             self.clean.store(0, Ordering::Relaxed);
-            self.now.store((now * 2).min(self.most), Ordering::Relaxed);
+            let grown = (now * 2).min(self.most);
+            self.now.store(grown, Ordering::Relaxed);
+            if grown == self.most {
+                self.patience.store(Self::PATIENCE_FIRST / 2, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -319,6 +330,11 @@ mod tests {
         assert_eq!(size.get(), 1);
         (0..99).for_each(|_| size.committed());
         assert_eq!(size.get(), 1);
+        size.committed();
+        assert_eq!(size.get(), 2);
+        size.lost_a_conflict();
+        (0..199).for_each(|_| size.committed());
+        assert_eq!(size.get(), 1, "more patience after each loss");
         size.committed();
         assert_eq!(size.get(), 2);
         (0..2000).for_each(|_| size.committed());

@@ -521,7 +521,8 @@ impl OwnedLane {
         self.busy = true;
         let until = match suspects {
             true => self.suspect_until,
-            false if stopping || self.leaving => self.marked,
+            // What is marked already needs no commit of its own, so it goes first and alone.
+            false if stopping || self.leaving || self.owes() => self.marked,
             false => self.fetched,
         };
         let end = self.queue.partition_point(|row| row.position <= until).min(rows_max);

@@ -281,7 +281,7 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
     }
     let lease = consumer.lease;
     let deadline = consumer.deadline.unwrap_or(match mode {
-        Mode::Transaction => lease / 2,
+        Mode::Transaction => lease,
         Mode::Effect => Duration::from_secs(30),
     });
     if deadline.is_zero() || (mode == Mode::Transaction && deadline > lease) {

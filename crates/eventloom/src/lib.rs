@@ -20,9 +20,9 @@
 mod publish;
 
 pub use eventloom_core::{
-    Classify, Clock, ConsumerName, Envelope, Epoch, Event, Headers, Lane, LaneCount, NameError, NewEvent, OffsetDateTime,
-    OwnerId, Payload, Position, PublishError, PublishLimits, Recorded, Refusal, RetryClass, SchemaName, StoreError,
-    StoreErrorKind, Topic, Uuid, ports,
+    Classify, Clock, ConsumerName, Envelope, Epoch, Event, Headers, Lane, LaneCount, NameError, NewEvent,
+    OffsetDateTime, OwnerId, Payload, Position, PublishError, PublishLimits, Recorded, Refusal, RetryClass, SchemaName,
+    StoreError, StoreErrorKind, Topic, Uuid, ports,
 };
 #[cfg(feature = "macros")]
 pub use eventloom_macros::Event;
@@ -38,8 +38,9 @@ pub mod prelude {
     pub use crate::{
         Backoff, Classify, Consumer, EffectContext, EffectHandle, Event, Eventloom, Handle, NewEvent, Once,
         Poison::{Block, Park, Skip},
-        Publish, PublishError, RetryClass, Start, Topic, once, publish, publish_all,
+        Publish, PublishError, RetryClass, Start, Topic, once,
         ports::{DeadLetters, Readers},
+        publish, publish_all,
     };
 }
 

@@ -44,7 +44,10 @@ where
     S: Outbox + Store<Connection = C>,
     E: Event,
 {
-    let rows = events.into_iter().map(|event| NewEvent::of(topic.clone(), event)).collect::<Result<Vec<_>, _>>()?;
+    let rows = events
+        .into_iter()
+        .map(|event| NewEvent::of(topic.clone(), event))
+        .collect::<Result<Vec<_>, _>>()?;
     append::<C, S>(connection, &rows).await
 }
 

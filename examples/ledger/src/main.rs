@@ -32,7 +32,7 @@ async fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
-            eprintln!("orders-ledger: {error:#}");
+            eprintln!("orders-ledger: {error}");
             ExitCode::FAILURE
         }
     }

@@ -318,3 +318,42 @@ fn a_dropped_begin_leaves_nothing_open() {
         Ok(())
     });
 }
+
+/// Nothing but the drop itself sends the rollback: the runtime that would give the connection back stands still.
+#[test]
+fn a_dropped_transaction_gives_its_locks_back_at_once() {
+    for_each_server(async |database| {
+        tokio::task::spawn_blocking(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let store = database.store(1).await?;
+                let (reader, owner) = (consumer("billing"), OwnerId::new("host", 1));
+                let mut tx = store
+                    .begin(Scope {
+                        reader: &reader,
+                        owner: &owner,
+                        limit: LEASE,
+                    })
+                    .await?;
+                Postgres::append(store.tables(), &mut tx, &[event("k")]).await?;
+                drop(tx);
+                let seen = database.clone();
+                let looking = std::thread::spawn(move || {
+                    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                    runtime.block_on(async {
+                        let mut connection = seen.connect().await?;
+                        let open = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'
+                            AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+                        until("its fence is gone", async || {
+                            Ok(number(&mut connection, open).await? == 0)
+                        })
+                        .await
+                    })
+                });
+                // Blocks this runtime, and that is the point.
+                looking.join().unwrap()
+            })
+        })
+        .await?
+    });
+}

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod documents;
 mod events;
 mod folder;
 mod handlers;

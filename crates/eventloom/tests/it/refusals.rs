@@ -96,7 +96,7 @@ where
     for (refused, text) in cases() {
         let name = text.split_whitespace().next().unwrap();
         let in_caller = publish_rows::<S::Connection, S>(&mut tx, &[row(), refused.clone()]).await;
-        let in_store = store.publish_in(&mut tx, &[refused.clone()]).await;
+        let in_store = store.publish_in(&mut tx, std::slice::from_ref(&refused)).await;
         let alone = if S::NAME == "sqlite" {
             // It would wait for this transaction: the check comes first, and is all that is asked for here.
             store.limits().check(&refused).map_err(PublishError::from)

@@ -91,8 +91,12 @@ async fn sigkill_of_everything_loses_nothing() {
 #[tokio::test]
 async fn processes_killed_on_the_way_change_nothing() {
     let shop = Shop::new("kill");
-    shop.orders("--limit 3000 --batch 20 --kill 6")
-        .ended(0, &["3,000 orders of", "processes with SIGKILL", BALANCED]);
+    let ran = shop.orders("--limit 3000 --batch 20 --kill 6");
+    ran.ended(0, &["3,000 orders of", "processes with SIGKILL", BALANCED]);
+    // A run that ends between two looks may leave a kill or two undone.
+    let killed = ran.text.lines().find_map(|line| line.trim().strip_prefix("killed"));
+    let killed: u32 = killed.unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    assert!((4..=6).contains(&killed), "{}", ran.text);
     let ledger = shop.ledger().await;
     assert!(ledger.is_clean(), "{:#?}", ledger.findings);
     assert_eq!(ledger.groups.map(|group| group.handled), [3000; 3]);

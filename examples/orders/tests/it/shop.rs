@@ -154,6 +154,6 @@ pub(crate) async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> b
     let deadline = Instant::now() + Duration::from_secs(60);
     while !condition().await {
         assert!(Instant::now() < deadline, "waited too long for: {what}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await; // pacing: the condition is asked again
     }
 }
