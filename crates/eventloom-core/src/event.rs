@@ -54,6 +54,8 @@ pub struct NewEvent {
     subject: Option<String>,
     time: Option<OffsetDateTime>,
     payload: Option<Payload>,
+    /// The payload was made by a serialiser, so that nobody need look whether it is JSON.
+    serialised: bool,
     datacontenttype: Option<String>,
     dataschema: Option<String>,
     schemaversion: i32,
@@ -71,6 +73,7 @@ impl NewEvent {
         let mut row = NewEvent::untyped(topic, E::TYPE);
         row.key = event.key().map(Cow::into_owned);
         row.payload = Some(Payload::Json(json));
+        row.serialised = true;
         row.schemaversion = E::VERSION;
         Ok(row)
     }
@@ -86,6 +89,7 @@ impl NewEvent {
             subject: None,
             time: None,
             payload: None,
+            serialised: false,
             datacontenttype: None,
             dataschema: None,
             schemaversion: 1,
@@ -115,6 +119,7 @@ impl NewEvent {
     #[must_use]
     pub fn with_payload(mut self, payload: Payload) -> Self {
         self.payload = Some(payload);
+        self.serialised = false;
         self
     }
 
@@ -261,6 +266,16 @@ impl NewEvent {
     /// Further headers.
     pub fn headers(&self) -> &Headers {
         &self.headers
+    }
+
+    /// Why the payload is no JSON although it should be, if so.
+    pub(crate) fn not_json(&self) -> Option<String> {
+        match &self.payload {
+            Some(Payload::Json(json)) if !self.serialised => serde_json::from_str::<serde::de::IgnoredAny>(json)
+                .err()
+                .map(|error| error.to_string()),
+            _ => None,
+        }
     }
 
     /// Which text attribute holds a NUL character, if any.

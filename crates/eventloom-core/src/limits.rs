@@ -75,6 +75,9 @@ impl PublishLimits {
         if let Some(what) = event.text_with_nul() {
             return Err(Refusal::NulCharacter { what });
         }
+        if let Some(why) = event.not_json() {
+            return Err(Refusal::NotJson { why });
+        }
         Ok(())
     }
 }
@@ -120,6 +123,12 @@ pub enum Refusal {
     /// CloudEvents demands a type.
     #[error("the event type is empty; a type such as \"order.placed\" is required")]
     EmptyType,
+    /// A database refuses it, and the caller's transaction with it.
+    #[error("the payload is not JSON: {why}; bytes of another kind are a binary payload with a content type")]
+    NotJson {
+        /// What a parser says.
+        why: String,
+    },
     /// Postgres stores no NUL in text, so neither store does.
     #[error("{what} holds a NUL character, which a database cannot store as text")]
     NulCharacter {

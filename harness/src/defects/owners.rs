@@ -3,10 +3,12 @@
 use super::scene::{LONG_LEASE, SHORT_LEASE, Scene, order};
 use crate::{
     business::Business,
+    process::Actor,
     workload::{Kind, Placed},
 };
 use anyhow::Result;
 use rustix::process::Signal;
+use std::time::Duration;
 
 /// Orders of one key: more than one owner gets through before the other one has come.
 const MANY: i64 = 250;
@@ -34,13 +36,17 @@ pub(super) async fn lease_renewed_without_epoch<S: Business>(scene: &mut Scene<S
     scene.place_fillers().await?;
     let ledger = scene.consume("ledger", "ledger", SHORT_LEASE, &[])?;
     scene.settled(&["ledger"]).await?;
-    ledger.signal(Signal::STOP);
+    freeze_at_rest(scene, &ledger).await?;
     let before = scene.database.rows(EPOCHS).await?;
-    let now = match S::NAME {
-        "postgres" => "clock_timestamp()",
-        _ => "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)",
+    let (now, long_ago) = match S::NAME {
+        "postgres" => ("clock_timestamp()", "interval '3 seconds'"),
+        _ => (
+            "(CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000)",
+            "3000000",
+        ),
     };
-    let lapsed = format!("SELECT CAST(count(*) AS TEXT) FROM eventloom.members WHERE lease_until < {now}");
+    // Longer ago than a lease: a renewal that was under way when it froze, however late it was, has lapsed too.
+    let lapsed = format!("SELECT CAST(count(*) AS TEXT) FROM eventloom.members WHERE lease_until < {now} - {long_ago}");
     scene.count(&lapsed, 1).await?;
     ledger.signal(Signal::CONT);
     let renewed = format!("SELECT CAST(count(*) AS TEXT) FROM eventloom.members WHERE lease_until > {now}");
@@ -59,4 +65,29 @@ pub(super) async fn lease_renewed_without_epoch<S: Business>(scene: &mut Scene<S
     scene.place_fillers().await?;
     wrong.extend(scene.judge(&["ledger"], vec![ledger], |_| {}).await?);
     Ok(wrong)
+}
+
+/// Freezes a process while none of its transactions is open: one that the server ends at its time limit would make it drop
+/// its lanes, whatever it thinks of its lease.
+async fn freeze_at_rest<S: Business>(scene: &Scene<S>, actor: &Actor) -> Result<()> {
+    let busy = match S::NAME {
+        "postgres" => {
+            "SELECT CAST(count(*) AS TEXT) FROM pg_stat_activity
+             WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'"
+        }
+        _ => "SELECT '0'",
+    };
+    let at_rest = || async {
+        actor.signal(Signal::STOP);
+        for _ in 0..3 {
+            if scene.database.number(busy).await.ok()? > 0 {
+                actor.signal(Signal::CONT);
+                return None;
+            }
+            // What it had sent is under way to the server.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        Some(())
+    };
+    scene.surely("a moment of rest", at_rest).await
 }
