@@ -5,6 +5,7 @@ use eventloom::{
     PublishError, StoreError, StoreErrorKind,
     ports::{ReadError, RegisterError},
 };
+use sqlx::error::DatabaseError;
 use std::{error::Error, io, process::ExitCode};
 
 /// Exit codes, the same for every command.
@@ -136,10 +137,12 @@ impl From<StoreError> for Failure {
 /// The driver adds where in the server's source an error was raised, which helps nobody here; and its SQLSTATE.
 fn in_the_servers_words(error: &StoreError) -> (String, Option<String>) {
     let text = error.to_string();
-    let driver = error.source().and_then(|source| source.downcast_ref::<sqlx::Error>());
-    match driver {
-        Some(driver @ sqlx::Error::Database(database)) => {
-            let what = text.replace(&driver.to_string(), database.message());
+    let database = error
+        .source()
+        .and_then(|source| source.downcast_ref::<Box<dyn DatabaseError>>());
+    match database {
+        Some(database) => {
+            let what = text.replace(&format!("error returned from database: {database}"), database.message());
             (what, database.code().map(|code| code.into_owned()))
         }
         _ => (text, None),

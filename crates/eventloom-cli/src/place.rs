@@ -20,6 +20,11 @@ pub(crate) enum Place {
 
 /// Which kind of store a text names. `postgres://` alone is enough for that.
 pub(crate) fn kind(text: &str) -> Result<Kind, Failure> {
+    // What libpq reads as `host=… password=…` is no path, and must not be repeated.
+    if !text.contains("://") && ["password=", "host=", "dbname="].iter().any(|word| text.contains(word)) {
+        return Err(Failure::usage("the store is given as keywords and values")
+            .next("write postgres://USER:PASSWORD@HOST:PORT/DATABASE"));
+    }
     match text.split_once("://") {
         Some(("postgres" | "postgresql", _)) => Ok(Kind::Postgres),
         Some(("sqlite", _)) | None => Ok(Kind::Sqlite),
@@ -86,7 +91,13 @@ mod tests {
         for text in ["postgres://host/db", "postgresql://u:p@host:1/db", "postgres://"] {
             assert!(matches!(parse(text), Ok(Place::Postgres(_))), "{text}");
         }
-        for text in ["mysql://host/db", "sqlite://", ":memory:", "postgres://u:p#x@host/db"] {
+        for text in [
+            "host=db user=u password=p",
+            "mysql://host/db",
+            "sqlite://",
+            ":memory:",
+            "postgres://u:p#x@host/db",
+        ] {
             assert!(parse(text).is_err(), "{text}");
         }
     }

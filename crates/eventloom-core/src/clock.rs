@@ -20,9 +20,3 @@ pub trait Clock: Send + Sync + 'static {
     /// Completes after `duration` on this clock.
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 }
-
-/// Marks the production clock for builders that have not been given another one.
-///
-/// Core has no timer of its own; the runtime pairs this with its own sleep.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SystemClock;

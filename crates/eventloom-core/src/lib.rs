@@ -18,7 +18,7 @@ mod place;
 pub mod ports;
 mod shared_commit;
 
-pub use clock::{BoxFuture, Clock, SystemClock};
+pub use clock::{BoxFuture, Clock};
 pub use envelope::{Envelope, Headers, Payload, Recorded};
 pub use error::{Classify, PublishError, RetryClass, StoreError, StoreErrorKind};
 pub use event::{Event, NewEvent};

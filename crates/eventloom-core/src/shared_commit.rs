@@ -73,6 +73,9 @@ impl SharedCommit {
         Fut: Future<Output = Result<(), StoreError>>,
     {
         let batch = self.take_batch();
+        if batch.is_empty() {
+            return;
+        }
         let events = batch.iter().map(|waiting| waiting.event.clone()).collect();
         match commit(events).await {
             Ok(()) => batch.into_iter().for_each(|waiting| waiting.tell(Ok(()))),
@@ -93,6 +96,8 @@ impl SharedCommit {
 
     fn take_batch(&self) -> Vec<Waiting> {
         let mut queue = self.queue();
+        // Who was dropped while it waited does not publish any more: hours later would be worse than not at all.
+        queue.retain(|waiting| !waiting.answer.is_canceled());
         let mut payload_bytes = 0;
         let end = queue.iter().take(ROWS_MAX).position(|waiting| {
             payload_bytes += waiting.event.payload().map_or(0, |payload| payload.bytes().len());
@@ -184,6 +189,27 @@ mod tests {
             answers.iter().map(Result::is_ok).collect::<Vec<_>>(),
             [true, true, false, true]
         );
+    }
+
+    #[test]
+    fn who_was_dropped_while_it_waited_does_not_publish_later() {
+        let (shared, keys) = (SharedCommit::default(), RefCell::new(Vec::new()));
+        let publish = |key: &'static str| {
+            shared.publish(event(key), |events| {
+                keys.borrow_mut()
+                    .extend(events.iter().filter_map(|event| event.key().map(str::to_owned)));
+                flight().map(|()| Ok(()))
+            })
+        };
+        block_on(async {
+            let mut committing = Box::pin(publish("a"));
+            assert!(committing.as_mut().now_or_never().is_none());
+            let mut waiting = Box::pin(publish("b"));
+            assert!(waiting.as_mut().now_or_never().is_none());
+            drop(waiting);
+            assert!(committing.await.is_ok() && publish("c").await.is_ok());
+        });
+        assert_eq!(*keys.borrow(), ["a", "c"]);
     }
 
     #[test]

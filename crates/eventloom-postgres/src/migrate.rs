@@ -74,9 +74,7 @@ pub struct Migrated {
 #[non_exhaustive]
 pub enum MigrateError {
     /// The tables have another number of lanes.
-    #[error(
-        "schema {schema} was made with {found} lanes, {asked} were asked for; the number changes only by doubling, offline"
-    )]
+    #[error("schema {schema} was made with {found} lanes, {asked} were asked for; it cannot be changed")]
     Lanes {
         /// The schema.
         schema: SchemaName,

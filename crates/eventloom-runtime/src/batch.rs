@@ -14,11 +14,12 @@ use crate::{
     context::Context,
     failure::Failed,
     group::{Group, count},
+    hold,
     lanes::Slice,
 };
 use eventloom_core::{
     NewEvent, Position, Recorded, RetryClass, StoreError, StoreErrorKind, faults,
-    ports::{Backend, Claim, Cursor, FenceError, HeldNow, HeldState, Move, NewHeld, Transaction},
+    ports::{Backend, Claim, Cursor, FenceError, HeldNow, Move, Transaction},
 };
 use std::{
     collections::{BTreeMap, HashSet},
@@ -362,41 +363,8 @@ impl<'g, S: Backend> Transacted<'g, S> {
     }
 
     async fn queue(&mut self, tx: &mut S::Transaction, items: &[Item], queue: &[usize]) -> Result<(), Trouble> {
-        let group = self.group;
-        let keys: HashSet<&str> = queue.iter().filter_map(|index| items[*index].key()).collect();
-        for key in keys {
-            if group
-                .store()
-                .holds_at_least(tx, group.name(), Some(key), group.settings.held_per_key_max)
-                .await?
-            {
-                return Err(Trouble::HeldLimit);
-            }
-        }
-        if group
-            .store()
-            .holds_at_least(tx, group.name(), None, group.settings.held_max)
-            .await?
-        {
-            return Err(Trouble::HeldLimit);
-        }
-        let messages: Vec<NewHeld<'_>> = queue
-            .iter()
-            .map(|index| NewHeld {
-                message: &items[*index].row,
-                queued: true,
-                state: HeldState::Waiting,
-                attempts: 0,
-                due_in: None,
-                failure: None,
-            })
-            .collect();
-        faults::point("queue.before_insert");
-        group
-            .store()
-            .put(tx, group.name(), &group.process.owner, &messages, group.now())
-            .await?;
-        self.queued += messages.len();
+        hold::queue(self.group, tx, items, queue).await?;
+        self.queued += queue.len();
         Ok(())
     }
 

@@ -21,7 +21,7 @@ use crate::{
 };
 use eventloom_core::{
     NewEvent, Position, faults,
-    ports::{Backend, Cursor, EffectClaim, EffectRequest, HeldState, Move, NewHeld, Transaction},
+    ports::{Backend, Cursor, EffectClaim, EffectRequest, Move, Transaction},
 };
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use std::{
@@ -255,31 +255,10 @@ async fn put_behind<S: Backend>(
     items: &[Item],
     behind: &[usize],
 ) -> Result<(), Trouble> {
-    if behind.is_empty() {
-        return Ok(());
+    if !behind.is_empty() {
+        hold::queue(group, tx, items, behind).await?;
+        count(&group.counters.held, behind.len());
     }
-    let store = group.store();
-    if store
-        .holds_at_least(tx, group.name(), None, group.settings.held_max)
-        .await?
-    {
-        return Err(Trouble::HeldLimit);
-    }
-    let queued: Vec<NewHeld<'_>> = behind
-        .iter()
-        .map(|index| NewHeld {
-            message: &items[*index].row,
-            queued: true,
-            state: HeldState::Waiting,
-            attempts: 0,
-            due_in: None,
-            failure: None,
-        })
-        .collect();
-    store
-        .put(tx, group.name(), &group.process.owner, &queued, group.now())
-        .await?;
-    count(&group.counters.held, queued.len());
     Ok(())
 }
 

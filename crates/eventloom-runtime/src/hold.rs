@@ -10,7 +10,7 @@ use eventloom_core::{
     RetryClass, faults,
     ports::{Backend, HeldState, NewHeld, Transaction},
 };
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 /// Whether a message waits in the queue of its key, or alone.
 pub(crate) fn is_queued<S: Backend>(group: &Group<S>, item: &Item) -> bool {
@@ -78,19 +78,7 @@ pub(crate) async fn put<S: Backend>(
     let store = group.store();
     let queued = is_queued(group, item);
     let limit_of = if queued { item.key() } else { None };
-    if store
-        .holds_at_least(tx, group.name(), None, group.settings.held_max)
-        .await?
-    {
-        return Err(Trouble::HeldLimit);
-    }
-    if let Some(key) = limit_of
-        && store
-            .holds_at_least(tx, group.name(), Some(key), group.settings.held_per_key_max)
-            .await?
-    {
-        return Err(Trouble::HeldLimit);
-    }
+    room_for(group, tx, limit_of).await?;
     faults::point("hold.before_insert");
     if let Some(key) = limit_of {
         store.lock_key(tx, group.name(), key, item.cursor.lane).await?;
@@ -106,5 +94,55 @@ pub(crate) async fn put<S: Backend>(
     store
         .put(tx, group.name(), &group.process.owner, &[held], group.now())
         .await?;
+    Ok(())
+}
+
+/// Queues messages behind their held keys. Their keys' rows are locked against letting go.
+pub(crate) async fn queue<S: Backend>(
+    group: &Group<S>,
+    tx: &mut S::Transaction,
+    items: &[Item],
+    which: &[usize],
+) -> Result<(), Trouble> {
+    let keys: BTreeSet<&str> = which.iter().filter_map(|index| items[*index].key()).collect();
+    room_for(group, tx, keys).await?;
+    let message = |index: &usize| NewHeld {
+        message: &items[*index].row,
+        queued: true,
+        state: HeldState::Waiting,
+        attempts: 0,
+        due_in: None,
+        failure: None,
+    };
+    let messages: Vec<NewHeld<'_>> = which.iter().map(message).collect();
+    faults::point("queue.before_insert");
+    group
+        .store()
+        .put(tx, group.name(), &group.process.owner, &messages, group.now())
+        .await?;
+    Ok(())
+}
+
+/// Whether more may be held, of the consumer and of these keys.
+async fn room_for<'k, S: Backend>(
+    group: &Group<S>,
+    tx: &mut S::Transaction,
+    keys: impl IntoIterator<Item = &'k str>,
+) -> Result<(), Trouble> {
+    let store = group.store();
+    if store
+        .holds_at_least(tx, group.name(), None, group.settings.held_max)
+        .await?
+    {
+        return Err(Trouble::HeldLimit);
+    }
+    for key in keys {
+        if store
+            .holds_at_least(tx, group.name(), Some(key), group.settings.held_per_key_max)
+            .await?
+        {
+            return Err(Trouble::HeldLimit);
+        }
+    }
     Ok(())
 }

@@ -23,6 +23,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 const CALLS_DEFAULT: u32 = 16;
 /// Transactions at once, unless a consumer says otherwise or the pool is smaller.
 const WORKERS_DEFAULT: u32 = 4;
+/// The longest that one handler may run.
+const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
 const REGISTER_RETRY_FIRST: Duration = Duration::from_millis(100);
 const REGISTER_RETRY_MOST: Duration = Duration::from_secs(5);
 
@@ -284,6 +286,9 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
         Mode::Transaction => lease,
         Mode::Effect => Duration::from_secs(30),
     });
+    if deadline > DEADLINE_MAX {
+        return refuse(format!("deadline {deadline:?} is longer than {DEADLINE_MAX:?}"));
+    }
     if deadline.is_zero() || (mode == Mode::Transaction && deadline > lease) {
         return refuse(format!(
             "deadline {deadline:?} does not fit into lease {lease:?}: a transaction must end within the lease; \
@@ -291,7 +296,7 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
         ));
     }
     let retries = consumer.backoff.horizon(consumer.attempts_max);
-    let redelivery = lease + retries;
+    let redelivery = lease.saturating_add(retries);
     if consumer.inbox && consumer.inbox_window < redelivery {
         return refuse(format!(
             "inbox_window {:?} is shorter than the longest redelivery {redelivery:?} = lease {lease:?} + retries {retries:?}",
@@ -355,8 +360,14 @@ pub struct Service<S: Backend> {
 impl<S: Backend> Service<S> {
     /// Stops fetching, finishes what runs, hands the lanes over, and returns when all is done.
     ///
+    /// Takes up to 6 s longer than `within` when it has to drop work: the lanes are still handed over then.
+    ///
     /// # Errors
-    /// What was still running after `within` is dropped: rolled back, and delivered again.
+    /// What was still running after `within` is dropped: rolled back, and delivered again. A call to the outside may have
+    /// happened, and is made again under the same key.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work, and leaves the lanes to the end of their lease.
     pub async fn shutdown(mut self, within: Duration) -> Result<(), ShutdownError> {
         self.process.stopping.cancel();
         let drained = async { while self.tasks.join_next().await.is_some() {} };

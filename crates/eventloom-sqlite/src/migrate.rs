@@ -56,10 +56,7 @@ pub enum MigrateError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The tables have another number of lanes.
-    #[error(
-        "the tables in {place} were made with {found} lanes, {asked} were asked for; the number changes only by doubling, \
-         offline"
-    )]
+    #[error("the tables in {place} were made with {found} lanes, {asked} were asked for; it cannot be changed")]
     Lanes {
         /// The file.
         place: String,

@@ -122,7 +122,9 @@ pub enum OpenError {
         program: i32,
     },
     /// Another number of lanes was asked for.
-    #[error("the tables in {place} were made with {found} lanes, not {asked}; lanes change only offline, by doubling")]
+    #[error(
+        "the tables in {place} were made with {found} lanes, not {asked}; the number cannot be changed, leave it out"
+    )]
     Lanes {
         /// The file.
         place: String,
