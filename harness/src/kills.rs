@@ -36,8 +36,24 @@ pub(crate) struct Options {
     keep: bool,
 }
 
+/// How often a campaign is run at most until one counts. A void one has found nothing wrong and proves nothing either.
+const RUNS_MAX: u32 = 3;
+
 pub(crate) async fn run(options: Options) -> Result<Tally> {
-    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let mut runs = 1;
+    loop {
+        let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+        let tally = run_once(&options, seed).await?;
+        if !tally.is_void() || options.seed.is_some() || runs == RUNS_MAX {
+            return Ok(tally);
+        }
+        tally.tell_void();
+        println!("void, so it is run again with another seed ({runs} of {RUNS_MAX})");
+        runs += 1;
+    }
+}
+
+async fn run_once(options: &Options, seed: u64) -> Result<Tally> {
     let store = match options.store {
         StoreKind::Sqlite => "sqlite",
         StoreKind::Postgres => "postgres",
@@ -61,7 +77,7 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
                 direct: &site,
                 through: &site,
             };
-            campaign::run::<Sqlite>(&plan, recipes(&options, seed), ground, None, &mut tally).await?;
+            campaign::run::<Sqlite>(&plan, recipes(options, seed), ground, None, &mut tally).await?;
         }
         StoreKind::Postgres => {
             let mut server = Server::start(&folder, true).await?;
@@ -74,7 +90,7 @@ pub(crate) async fn run(options: Options) -> Result<Tally> {
                 through: &through,
             };
             let faults = Some((&mut server, &proxy));
-            campaign::run::<Postgres>(&plan, recipes(&options, seed), ground, faults, &mut tally).await?;
+            campaign::run::<Postgres>(&plan, recipes(options, seed), ground, faults, &mut tally).await?;
             server.stop()?;
         }
     }

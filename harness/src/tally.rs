@@ -55,14 +55,24 @@ impl Tally {
         self.failed == 0 && self.void.is_empty()
     }
 
+    /// Whether nothing was wrong, and too little happened for that to mean anything.
+    pub(crate) fn is_void(&self) -> bool {
+        self.failed == 0 && !self.void.is_empty()
+    }
+
+    /// Says why the run proves nothing.
+    pub(crate) fn tell_void(&self) {
+        for why in &self.void {
+            println!("VOID    {why}");
+        }
+    }
+
     /// Prints the closing line.
     pub(crate) fn close(self) -> ExitCode {
         if self.silent {
             return ExitCode::SUCCESS;
         }
-        for why in &self.void {
-            println!("VOID    {why}");
-        }
+        self.tell_void();
         println!("{} passed, {} failed", self.passed, self.failed);
         if self.is_clean() {
             ExitCode::SUCCESS
