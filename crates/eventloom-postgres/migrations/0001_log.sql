@@ -21,12 +21,12 @@ CREATE TABLE eventloom.outbox (
     topic           text NOT NULL CHECK (octet_length(topic) BETWEEN 1 AND 249     -- not as {1,249}: 100 µs a row
                     AND translate(topic, 'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-', '') = ''),
     type            text NOT NULL CHECK (type <> ''),
-    key             text,
+    key             text CHECK (octet_length(key) <= 2048),                 -- an index of held keys takes no more
     lane            smallint NOT NULL GENERATED ALWAYS AS
                     (('x' || left(md5(coalesce(key, id::text)), 8))::bit(32)::bigint % 64 /* lanes */) STORED,
     source          text,
     subject         text,
-    time            timestamptz NOT NULL DEFAULT now(),
+    time            timestamptz NOT NULL DEFAULT now() CHECK (time BETWEEN '0001-01-01 00:00Z' AND '9999-12-31 00:00Z'),
     data            json,
     data_bytes      bytea,
     datacontenttype text,

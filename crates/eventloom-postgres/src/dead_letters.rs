@@ -177,7 +177,12 @@ impl Postgres {
         let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
         self.lock_keys(connection, consumer, &keys).await?;
         let query = self.query(REVIVE).bind(consumer.as_str()).bind(dead).bind(now);
-        Ok(query.execute(connection).await?.rows_affected())
+        let revived = query.execute(&mut *connection).await?.rows_affected();
+        // A reset can have queued earlier messages before the one that was dead: then they are the head, without a due time.
+        for key in keys {
+            self.look_at_head(connection, consumer, key, now).await?;
+        }
+        Ok(revived)
     }
 }
 

@@ -165,8 +165,8 @@ impl<S: Store> Consumer<S> {
         self
     }
 
-    /// How long one handler may run, waits for locks included. The lease unless said otherwise, and never more, in mode
-    /// transaction; 30 s in mode effect, and 24 h at most.
+    /// How long one handler may run, waits for locks included. Three quarters of the lease unless said otherwise, and
+    /// never more than the lease, in mode transaction; 30 s in mode effect, and 24 h at most.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);

@@ -59,6 +59,13 @@ async fn round<S: Backend>(group: &Group<S>, turn: &mut usize) -> Result<Duratio
     if lanes.is_empty() {
         return Ok(Duration::from_secs(3600));
     }
+    let stopped = {
+        let lanes = group.lanes();
+        lanes.paused || lanes.dropped
+    };
+    if stopped {
+        return Ok(LOOK_EVERY);
+    }
     let unswept = group.lanes().unswept();
     for lane in unswept {
         on_lane(group, lane, async |cursor| sweep(group, cursor).await).await?;
@@ -125,7 +132,10 @@ async fn on_lane<S: Backend>(
             Some(Err(())) => {
                 tokio::select! {
                     () = changed => {}
-                    () = group.process.stopping.cancelled() => return Ok(()),
+                    () = group.process.stopping.cancelled() => {
+                        group.lanes().not_wanted(lane);
+                        return Ok(());
+                    }
                 }
             }
         }

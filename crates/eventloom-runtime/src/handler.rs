@@ -129,13 +129,11 @@ impl<S: Store, M: 'static, H: Handler<S, M>> Erased<S> for Typed<H, M> {
         payload: Option<&'a Payload>,
         cx: &'a mut Context<'a, S>,
     ) -> BoxFuture<'a, Result<String, Failed>> {
-        match decode::<H::Event>(payload) {
-            Ok(event) => {
-                let run = self.0.run(event, cx);
-                Box::pin(async move { run.await.map_err(|Flat(failed)| failed) })
-            }
-            Err(failed) => Box::pin(std::future::ready(Err(failed))),
-        }
+        Box::pin(async move {
+            // In here, so that a panic of the decoder is a failure like others.
+            let event = decode::<H::Event>(payload)?;
+            self.0.run(event, cx).await.map_err(|Flat(failed)| failed)
+        })
     }
 }
 

@@ -7,11 +7,12 @@ use eventloom_core::{
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
+    time::Instant,
 };
 
 /// Rows that wait for one lane at most; a lane that reaches it is read apart later.
 const LANE_ROWS_MAX: usize = 1024;
-const LANE_BYTES_MAX: usize = 2 << 20;
+const LANE_BYTES_MAX: usize = 1 << 20;
 /// Rows and bytes that wait for all lanes before the log is read on.
 const ROWS_MAX: usize = 4096;
 const BYTES_MAX: usize = 32 << 20;
@@ -42,6 +43,8 @@ pub(crate) struct OwnedLane {
     leaving: bool,
     /// Nothing new of it is handled for now.
     blocked: bool,
+    /// It is not picked before this: what it would hold has no room.
+    rest_until: Option<Instant>,
 }
 
 /// A stretch of one lane, to be handled by whoever picked it.
@@ -220,15 +223,20 @@ impl Lanes {
             .any(|owned| owned.ready(self.stopping) && owned.is_suspect())
     }
 
-    /// Whether the log is to be read on.
+    /// Whether the log is to be read on. A lane counts for no more than its fair part: lanes that stand still must not stop
+    /// the reading for the others.
     pub(crate) fn has_room(&self) -> bool {
-        let mut rows = 0;
-        let mut bytes = 0;
-        for owned in self.lanes.values().filter(|owned| !owned.blocked) {
-            rows += owned.queue.len();
-            bytes += owned.queue_bytes;
-        }
-        rows < ROWS_MAX && bytes < BYTES_MAX
+        let lanes = self.lanes.len().max(1);
+        let part = |owned: &OwnedLane| {
+            (
+                owned.queue.len().min(ROWS_MAX / lanes),
+                owned.queue_bytes.min(BYTES_MAX / lanes),
+            )
+        };
+        let parts = self.lanes.values().filter(|owned| !owned.blocked).map(part);
+        let (rows, bytes) = parts.fold((0, 0), |(rows, bytes), (row, byte)| (rows + row, bytes + byte));
+        // Whole parts: with lanes that do not divide the limits evenly, the sum stays a little below them.
+        rows < ROWS_MAX / lanes * lanes && bytes < BYTES_MAX / lanes * lanes
     }
 
     /// Hands a page of the scan to the lanes. A lane that had not been read up to `after` is left behind: it would have a
@@ -310,7 +318,11 @@ impl Lanes {
                 continue;
             };
             if owned.is_suspect() {
-                if suspects && slices.is_empty() {
+                if suspects && !slices.is_empty() {
+                    // Its turn is next: passed over, it would wait as long as lanes before it are ready.
+                    break;
+                }
+                if suspects {
                     self.turn = lane.0 + 1;
                     return Some(Work::Suspects(owned.slice(*lane, rows_max, true, self.stopping)));
                 }
@@ -377,6 +389,20 @@ impl Lanes {
         let begin = owned.queue.partition_point(|row| row.position <= done);
         let end = (begin + rows).min(owned.queue.len());
         (end > begin).then(|| owned.queue[end - 1].position)
+    }
+
+    /// Lets a lane rest.
+    pub(crate) fn rest(&mut self, cursor: Cursor, until: Instant) {
+        if let Some(owned) = self.get_mut(cursor) {
+            owned.rest_until = Some(until);
+        }
+    }
+
+    /// Nobody waits for this lane any more.
+    pub(crate) fn not_wanted(&mut self, lane: Lane) {
+        if let Some(owned) = self.lanes.get_mut(&lane) {
+            owned.wanted = false;
+        }
     }
 
     /// Gives lanes back after work.
@@ -476,6 +502,7 @@ impl OwnedLane {
             wanted: false,
             leaving: false,
             blocked: false,
+            rest_until: None,
         }
     }
 
@@ -495,7 +522,8 @@ impl OwnedLane {
         } else {
             !self.queue.is_empty()
         };
-        more && !self.busy && !self.wanted && !self.blocked
+        let resting = self.rest_until.is_some_and(|until| Instant::now() < until);
+        more && !self.busy && !self.wanted && !self.blocked && !resting
     }
 
     /// Whether the tables say that messages are taken which are not done: a successor would suspect them.

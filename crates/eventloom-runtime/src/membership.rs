@@ -4,7 +4,7 @@ use crate::{
     consumer::Poison,
     group::{Group, count},
 };
-use eventloom_core::{faults, ports::Backend};
+use eventloom_core::{StoreError, StoreErrorKind, faults, ports::Backend};
 use std::{
     future::Future,
     sync::Arc,
@@ -53,16 +53,25 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>, drained: impl Future<O
     leave(&group).await;
 }
 
-async fn keep<S: Backend>(group: &Group<S>) -> Result<(), eventloom_core::StoreError> {
+async fn keep<S: Backend>(group: &Group<S>) -> Result<(), StoreError> {
     let held = group.lanes().cursors();
     // The lease is counted from before the call: the database's clock read later than this.
     let begun = Instant::now();
     faults::point("lease.before_keep");
     let (name, owner) = (group.name(), &group.process.owner);
-    let tenure = group
+    let keeping = group
         .store()
-        .keep(name, owner, group.settings.lease, &held, group.now())
-        .await?;
+        .keep(name, owner, group.settings.lease, &held, group.now());
+    // A connection that went silent must not keep the instance from coming back.
+    let Ok(tenure) = tokio::time::timeout(group.settings.lease, keeping).await else {
+        let silent = "no answer within the lease";
+        return Err(StoreError::new(
+            StoreErrorKind::Unreachable,
+            "renewing the lease",
+            silent,
+        ));
+    };
+    let tenure = tenure?;
     faults::point("lease.after_keep");
     let was_paused = group.lanes().paused;
     let lost = group.lanes().apply(&tenure, group.settings.poison == Poison::Block);

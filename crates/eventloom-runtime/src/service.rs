@@ -283,7 +283,8 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
     }
     let lease = consumer.lease;
     let deadline = consumer.deadline.unwrap_or(match mode {
-        Mode::Transaction => lease,
+        // Before the store ends a transaction that stands idle: a hanging handler is the message's failure, not the store's.
+        Mode::Transaction => lease * 3 / 4,
         Mode::Effect => Duration::from_secs(30),
     });
     if deadline > DEADLINE_MAX {

@@ -17,7 +17,12 @@ use eventloom_core::{
     RetryClass, StoreError, faults,
     ports::{Backend, Cursor, Transaction},
 };
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MOST: Duration = Duration::from_secs(5);
@@ -94,16 +99,20 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
                 group.done(cursors);
             }
             Some(Err(Stopped::HeldLimit)) => {
-                group.note_trouble(
-                    "a limit of what may be held is reached",
-                    &"the lane waits until messages are redriven or deleted",
-                );
-                group.process.clock.sleep(HELD_LIMIT_REST).await;
+                for cursor in &cursors {
+                    held_limit(&group, *cursor);
+                }
                 group.done(cursors);
             }
             Some(Err(Stopped::Outage | Stopped::Later)) => group.done(cursors),
-            Some(Err(Stopped::InDoubt)) | None => {
+            Some(Err(Stopped::InDoubt)) => {
                 count(&group.counters.fenced, 1);
+                group.forget(cursors);
+            }
+            None => {
+                count(&group.counters.fenced, 1);
+                // It may have been too much for one lease.
+                group.batch.lost_a_conflict();
                 group.forget(cursors);
             }
             Some(Err(Stopped::Store(error))) => {
@@ -118,6 +127,15 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
             }
         }
     }
+}
+
+/// A lane whose messages would be held and have no room: it alone waits.
+fn held_limit<S: Backend>(group: &Group<S>, cursor: Cursor) {
+    group.note_trouble(
+        "a limit of what may be held is reached",
+        &format!("lane {} waits until messages are redriven or deleted", cursor.lane),
+    );
+    group.lanes().rest(cursor, Instant::now() + HELD_LIMIT_REST);
 }
 
 /// Why work on lanes ended before its messages were done.
@@ -186,13 +204,32 @@ enum Step {
     Hold(usize, Failed),
 }
 
+impl Step {
+    /// The step without messages of these lanes. Messages of a lane stand together, in order, and only later ones of a lane
+    /// that stopped are left: they are the beginning of a step.
+    fn without(self, lanes: &HashSet<Cursor>, items: &[Item]) -> Self {
+        let passed_over = |at: &usize| lanes.contains(&items[*at].cursor);
+        match self {
+            Step::Together(range) => {
+                let begin = range.clone().find(|at| !passed_over(at)).unwrap_or(range.end);
+                Step::Together(begin..range.end)
+            }
+            Step::Alone(at) | Step::Hold(at, _) if passed_over(&at) => Step::Together(at..at),
+            step => step,
+        }
+    }
+}
+
 async fn see_items_through<S: Backend>(
     group: &Group<S>,
     standing: &mut Standing,
     items: &[Item],
 ) -> Result<(), Stopped> {
     let mut steps = vec![Step::Together(0..items.len())];
+    // Lanes that can go no further in this batch; their other messages are passed over.
+    let mut stopped_lanes: HashSet<Cursor> = HashSet::new();
     while let Some(step) = steps.pop() {
+        let step = step.without(&stopped_lanes, items);
         match step {
             Step::Together(range) if range.is_empty() => {}
             Step::Together(range) if range.len() == 1 => steps.push(Step::Alone(range.start)),
@@ -220,15 +257,31 @@ async fn see_items_through<S: Backend>(
                     steps.push(Step::Together(middle..range.end));
                     steps.push(Step::Together(range.start..middle));
                 }
+                Err(Trouble::HeldLimit) => steps.extend(range.rev().map(Step::Alone)),
                 Err(trouble) => return Err(stopped(trouble)),
             },
             Step::Alone(at) => {
-                if let Some(failed) = alone(group, standing, &items[at], false).await? {
+                let outcome = match alone(group, standing, &items[at], false).await {
+                    Err(Stopped::HeldLimit) => {
+                        held_limit(group, items[at].cursor);
+                        stopped_lanes.insert(items[at].cursor);
+                        continue;
+                    }
+                    outcome => outcome?,
+                };
+                if let Some(failed) = outcome {
                     steps.push(Step::Hold(at, failed));
                 }
             }
             Step::Hold(at, failed) => {
-                hold_or_stop(group, standing, &items[at], failed).await?;
+                match hold_or_stop(group, standing, &items[at], failed).await {
+                    Err(Stopped::HeldLimit) => {
+                        held_limit(group, items[at].cursor);
+                        stopped_lanes.insert(items[at].cursor);
+                        continue;
+                    }
+                    held => held?,
+                }
                 if group.settings.poison == Poison::Block {
                     // The lane waits, and with it what of it is left here; the other lanes come round again.
                     return Ok(());
