@@ -26,6 +26,19 @@ fn rows_are_facts() {
                 "23514",
             ),
             ("INSERT INTO eventloom.outbox (topic, type) VALUES ('t', '')", "23514"),
+            // A reader could not say these, and a row that cannot be read stops everybody behind it.
+            (
+                "INSERT INTO eventloom.outbox (topic, type, time) VALUES ('t', 't', 'infinity')",
+                "23514",
+            ),
+            (
+                "INSERT INTO eventloom.outbox (topic, type, time) VALUES ('t', 't', '4000-01-01 BC')",
+                "23514",
+            ),
+            (
+                "INSERT INTO eventloom.outbox (topic, type, key) VALUES ('t', 't', repeat('k', 2049))",
+                "23514",
+            ),
             (
                 "INSERT INTO eventloom.outbox (topic, type, data, data_bytes) VALUES ('t', 't', '{}', 'x')",
                 "23514",
