@@ -254,7 +254,7 @@ mod tests {
         ];
         let left: Vec<&str> = names.into_iter().filter(|name| script.contains(name)).collect();
         assert!(left.is_empty(), "{left:?}");
-        assert!(script.contains("CREATE SCHEMA shop") && script.contains("% 128)") && script.contains("shop_writer"));
+        assert!(script.contains("CREATE SCHEMA shop") && script.contains("% 128;") && script.contains("shop_writer"));
         assert!(
             script.contains("eventloom_fence.t"),
             "settings keep their names: the namespace tells logs apart"

@@ -59,6 +59,64 @@ fn rows_are_facts() {
     });
 }
 
+/// Whatever the writer says of it, and also where triggers are off: readers find rows by it.
+#[test]
+fn the_lane_is_that_of_the_key() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        let sql = "
+            INSERT INTO eventloom.outbox (topic, type, key) VALUES ('t', 't', 'alice');
+            INSERT INTO eventloom.outbox (topic, type, key, lane) VALUES ('t', 't', 'alice', 1);
+            INSERT INTO eventloom.outbox (topic, type) VALUES ('t', 't');
+            SET session_replication_role = replica;
+            INSERT INTO eventloom.outbox (topic, type, key, lane) VALUES ('t', 't', 'alice', 2);
+            RESET session_replication_role;
+            CREATE FUNCTION lower_key() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                NEW.key := lower(NEW.key); RETURN NEW; END $$;
+            CREATE TRIGGER somebodys BEFORE INSERT ON eventloom.outbox FOR EACH ROW EXECUTE FUNCTION lower_key();
+            INSERT INTO eventloom.outbox (topic, type, key) VALUES ('t', 't', 'ALICE')";
+        run(&mut connection, sql).await?;
+        let right = "SELECT count(*) FROM eventloom.outbox
+                      WHERE lane = ('x' || left(md5(coalesce(key, id::text)), 8))::bit(32)::bigint % 64";
+        assert_eq!(number(&mut connection, right).await?, 5);
+        Ok(())
+    });
+}
+
+/// What is refused names the value, the constraint and the column, as a CHECK would.
+#[test]
+fn refusals_say_what_is_wrong() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        let cases = [
+            ("('no topic', 't', NULL)", "outbox_topic_check", "'no topic'"),
+            ("('', 't', NULL)", "outbox_topic_check", "1 to 249"),
+            ("(repeat('t', 250), 't', NULL)", "outbox_topic_check", "1 to 249"),
+            (
+                "('t', 't', repeat('é', 1025))",
+                "outbox_key_check",
+                "2050 bytes, at most 2048",
+            ),
+        ];
+        for (values, constraint, said) in cases {
+            let sql = format!("INSERT INTO eventloom.outbox (topic, type, key) VALUES {values}");
+            let error = run(&mut connection, &sql).await.unwrap_err();
+            let error = error.as_database_error().unwrap();
+            assert_eq!(error.constraint(), Some(constraint), "{values}");
+            assert!(error.message().contains(said), "{values}: {}", error.message());
+        }
+        for missing in ["(topic) VALUES ('t')", "(type) VALUES ('t')"] {
+            let sql = format!("INSERT INTO eventloom.outbox {missing}");
+            assert_eq!(
+                state_of(&mut connection, &sql).await.as_deref(),
+                Some("23502"),
+                "{missing}"
+            );
+        }
+        Ok(())
+    });
+}
+
 /// By OVERRIDING and by COPY: below the mark, above the last value, and a restore that may.
 #[test]
 fn positions_are_handed_out() {
