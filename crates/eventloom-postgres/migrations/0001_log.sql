@@ -16,12 +16,12 @@ COMMENT ON COLUMN eventloom.logs.identity IS 'renewed at restore or promotion';
 COMMENT ON COLUMN eventloom.logs.pruned_to IS 'rows at or below are gone';
 
 CREATE TABLE eventloom.outbox (
-    position        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,        -- CACHE 1, always: the fence counts on it
+    position        bigint PRIMARY KEY DEFAULT 0,                           -- outbox_fence sets position and lane
     id              uuid NOT NULL DEFAULT gen_random_uuid(),
     topic           text NOT NULL,
     type            text NOT NULL,
     key             text,
-    lane            smallint NOT NULL,                                      -- outbox_row sets it and checks the others
+    lane            smallint NOT NULL,
     source          text,
     subject         text,
     time            timestamptz NOT NULL DEFAULT now(),
@@ -45,6 +45,7 @@ CREATE TABLE eventloom.outbox (
     autovacuum_analyze_scale_factor = 0.02
 );
 CREATE INDEX outbox_lane ON eventloom.outbox (lane, position);  -- for lanes that are far behind the others
+CREATE SEQUENCE eventloom.outbox_position_seq OWNED BY eventloom.outbox.position;  -- CACHE 1: the fence counts on it
 SELECT nextval('eventloom.outbox_position_seq');                -- burn one: a last value is then one that was handed out
 CREATE SEQUENCE eventloom.outbox_asleep;                        -- its value: until when (epoch ms) some reader sleeps
 
@@ -73,38 +74,37 @@ END $$;
 -- The namespace is unique in the database, over all schemas. The triggers themselves are the register that every schema
 -- can read; migrations run one at a time in a database (an advisory lock until their commit), so none is given twice.
 --
--- The two functions below run for every insert, so they are written for PL/pgSQL's cheap path: plain expressions and no
--- SELECT (those go through the executor), few expressions (each is set up anew in every transaction), the namespace as a
--- constant. A CHECK or a generated column is read from its stored text anew in every statement: six and one of them cost
--- 280,000 instructions an insert, outbox_row does the same in 70,000.
+-- outbox_fence runs for every row, so it is written for PL/pgSQL's cheap path: plain expressions and no SELECT (that goes
+-- through the executor), few expressions (each is set up anew in every transaction), the namespace as a constant. A CHECK
+-- or a generated column is read from its stored text anew in every statement; six and one of them cost more than twice of
+-- all that this function does.
 DO $do$
 DECLARE
     free int;
 BEGIN
     SELECT min(n) INTO free FROM generate_series(29801, 32767) n
      WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t
-                        WHERE t.tgname = 'eventloom_fence' AND t.tgargs = convert_to(n::text, 'UTF8') || '\x00'::bytea);
+                        WHERE t.tgname = 'zz_eventloom_fence' AND t.tgargs = convert_to(n::text, 'UTF8') || '\x00'::bytea);
     INSERT INTO eventloom.logs (name, namespace, lanes) VALUES ('outbox', free, 64 /* lanes */);
-
-    -- The fence. Once per transaction and log: a shared lock whose key says "every position that I take is above this".
-    -- It must run before the nextval of the rows: BEFORE INSERT, FOR EACH STATEMENT. The flag is transaction-local, names
-    -- the transaction and carries the mark; a rolled-back savepoint takes flag and lock along. The namespace is part of
-    -- the name of the setting, or a transaction that writes to two logs would take no fence in the second.
-    -- pg_sequence_last_value takes the buffer lock (a SELECT from a sequence can see a value up to 32 ahead: rows lost).
-    EXECUTE replace(replace($fence$
+    EXECUTE replace(replace($row$
         CREATE FUNCTION eventloom.outbox_fence() RETURNS trigger
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
         DECLARE
             mark bigint;
+            failed text;
+            reason text;
         BEGIN
-            IF split_part(current_setting('eventloom_fence.t<namespace>', true), ' ', 1)
-               IS DISTINCT FROM pg_current_xact_id()::text THEN
+            -- The fence. Once per transaction and log: a shared lock whose key says "every position that I take is above
+            -- this", so before the first nextval. The flag is transaction-local and names the transaction; a rolled-back
+            -- savepoint takes flag and lock along. The namespace is part of its name, or a transaction that writes to two
+            -- logs would take no fence in the second. pg_sequence_last_value takes the buffer lock (a SELECT from a
+            -- sequence can see a value up to 32 ahead: rows lost).
+            IF current_setting('eventloom_fence.t<namespace>', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
                 mark := pg_sequence_last_value('eventloom.outbox_position_seq'::regclass);
-                -- From left to right, and all of it in one expression, because that is most of what it costs. The look
-                -- for sleepers comes after the lock: a reader that fell asleep later than this look sees the lock and
-                -- stays awake.
+                -- From left to right. The look for sleepers comes after the lock: a reader that falls asleep later than
+                -- this look sees the lock and stays awake.
                 IF pg_advisory_xact_lock_shared(<upper> | mark) IS NULL
-                   OR set_config('eventloom_fence.t<namespace>', pg_current_xact_id()::text || ' ' || mark, true) IS NULL
+                   OR set_config('eventloom_fence.t<namespace>', pg_current_xact_id()::text, true) IS NULL
                    OR current_setting('synchronous_commit') = 'off'
                    OR pg_sequence_last_value('eventloom.outbox_asleep'::regclass)
                       > date_part('epoch', clock_timestamp()) * 1000 THEN
@@ -122,30 +122,16 @@ BEGIN
                     END IF;
                 END IF;
             END IF;
-            RETURN NULL;
-        END $$ $fence$, '<namespace>', free::text), '<upper>', (free::bigint << 48)::text);
-
-    -- Each row: its lane, and that readers can read it and keys be held (an index of held keys takes 2048 octets).
-    -- Explicit positions, by OVERRIDING or by COPY of the column, are refused where they do harm. One at or below the
-    -- writer's own mark could be below the cursor of a reader, one above the last value will be given to somebody else. In
-    -- between it is harmless: it is above the mark, so no reader has passed it while this transaction lives, and the
-    -- primary key refuses it when it is taken. A restore runs under session_replication_role = replica and keeps its own.
-    EXECUTE replace($row$
-        CREATE FUNCTION eventloom.outbox_row() RETURNS trigger
-        LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-        DECLARE
-            failed text;
-            reason text;
-        BEGIN
-            NEW.lane := ('x' || left(md5(coalesce(NEW.key, NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
-            IF (NEW.position > split_part(current_setting('eventloom_fence.t<namespace>', true), ' ', 2)::bigint
-                AND NEW.position <= pg_sequence_last_value('eventloom.outbox_position_seq'::regclass)
-                AND octet_length(NEW.topic) BETWEEN 1 AND 249 AND NEW.topic !~ '[^a-zA-Z0-9._-]'
-                AND NEW.type <> ''
-                AND (NEW.key IS NULL OR octet_length(NEW.key) <= 2048)
-                AND NEW.time BETWEEN '0001-01-01 00:00Z' AND '9999-12-31 00:00Z'
-                AND (NEW.headers IS NULL OR json_typeof(NEW.headers) = 'object')
-                AND (NEW.data IS NULL OR NEW.data_bytes IS NULL)) THEN
+            -- What readers cannot read, or keys not be held by (an index of held keys takes 2048 octets), stops here.
+            IF NEW.position = 0
+               AND octet_length(NEW.topic) BETWEEN 1 AND 249 AND NEW.topic !~ '[^a-zA-Z0-9._-]'
+               AND NEW.type <> ''
+               AND (NEW.key IS NULL OR octet_length(NEW.key) <= 2048)
+               AND NEW.time BETWEEN '0001-01-01 00:00Z' AND '9999-12-31 00:00Z'
+               AND (NEW.headers IS NULL OR json_typeof(NEW.headers) = 'object')
+               AND (NEW.data IS NULL OR NEW.data_bytes IS NULL) THEN
+                NEW.position := nextval('eventloom.outbox_position_seq'::regclass);
+                NEW.lane := ('x' || left(md5(coalesce(NEW.key, NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
                 RETURN NEW;
             END IF;
             IF octet_length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' THEN
@@ -166,29 +152,27 @@ BEGIN
             ELSIF NEW.data IS NOT NULL AND NEW.data_bytes IS NOT NULL THEN
                 failed := 'data';
                 reason := 'both data and data_bytes are given';
-            ELSIF (NEW.position <= split_part(current_setting('eventloom_fence.t<namespace>', true), ' ', 2)::bigint
-                   OR NEW.position > pg_sequence_last_value('eventloom.outbox_position_seq'::regclass))
-                  AND current_setting('session_replication_role') <> 'replica' THEN
+            ELSIF coalesce(NEW.position, 0) = 0 OR current_setting('session_replication_role') = 'replica' THEN
+                -- A restore keeps its positions. And something is missing that NOT NULL will name.
+                NEW.position := coalesce(nullif(NEW.position, 0), nextval('eventloom.outbox_position_seq'::regclass));
+                NEW.lane := ('x' || left(md5(coalesce(NEW.key, NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
+                RETURN NEW;
+            ELSE
                 RAISE EXCEPTION 'eventloom: position % was not handed out to this transaction; leave the column out',
                     NEW.position USING ERRCODE = 'EV003';
-            ELSE
-                RETURN NEW;
             END IF;
             RAISE EXCEPTION 'eventloom: %', reason USING ERRCODE = 'check_violation',
                 SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = failed,
                 CONSTRAINT = format('%s_%s_check', TG_TABLE_NAME, failed);
-        END $$ $row$, '<namespace>', free::text);
+        END $$ $row$, '<namespace>', free::text), '<upper>', (free::bigint << 48)::text);
 
-    EXECUTE format('CREATE TRIGGER eventloom_fence BEFORE INSERT ON eventloom.outbox '
-                   'FOR EACH STATEMENT EXECUTE FUNCTION eventloom.outbox_fence(%L)', free);
+    -- BEFORE triggers run in the order of their names: this one last, so that the lane is that of the key as it is stored.
+    EXECUTE format('CREATE TRIGGER zz_eventloom_fence BEFORE INSERT ON eventloom.outbox '
+                   'FOR EACH ROW EXECUTE FUNCTION eventloom.outbox_fence(%L)', free);
     EXECUTE format('CREATE TRIGGER eventloom_prune BEFORE DELETE ON eventloom.outbox '
                    'FOR EACH STATEMENT EXECUTE FUNCTION eventloom.outbox_guard_delete(%L)', free);
 END $do$;
--- BEFORE triggers run in the order of their names: this one last, so that the lane is that of the key as it is stored.
-CREATE TRIGGER zz_eventloom_row BEFORE INSERT ON eventloom.outbox
-    FOR EACH ROW EXECUTE FUNCTION eventloom.outbox_row();
-ALTER TABLE eventloom.outbox ENABLE ALWAYS TRIGGER eventloom_fence;     -- also under session_replication_role = replica
-ALTER TABLE eventloom.outbox ENABLE ALWAYS TRIGGER zz_eventloom_row;
+ALTER TABLE eventloom.outbox ENABLE ALWAYS TRIGGER zz_eventloom_fence;  -- also under session_replication_role = replica
 
 -- The reader. Everything at or below the horizon is either visible to the next snapshot or will never exist: a writer that
 -- (2) does not see has either ended, and is visible to a later snapshot, or takes its positions after (1).

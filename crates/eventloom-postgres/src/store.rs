@@ -270,7 +270,6 @@ struct Found {
     server_version: i32,
     server_version_text: String,
     fence: Option<String>,
-    row_check: Option<String>,
     cache: Option<i64>,
     version: i32,
     program_min: i32,
@@ -284,9 +283,7 @@ async fn look(pool: &PgPool, tables: &Tables) -> Result<Found, sqlx::Error> {
             "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
                     to_regclass('eventloom.schema_versions') IS NOT NULL AND to_regclass('eventloom.logs') IS NOT NULL,
                     (SELECT tgenabled::text FROM pg_catalog.pg_trigger
-                      WHERE tgrelid = to_regclass('eventloom.outbox') AND tgname = 'eventloom_fence'),
-                    (SELECT tgenabled::text FROM pg_catalog.pg_trigger
-                      WHERE tgrelid = to_regclass('eventloom.outbox') AND tgname = 'zz_eventloom_row'),
+                      WHERE tgrelid = to_regclass('eventloom.outbox') AND tgname = 'zz_eventloom_fence'),
                     (SELECT seqcache FROM pg_catalog.pg_sequence
                       WHERE seqrelid = to_regclass('eventloom.outbox_position_seq'))",
         )
@@ -296,8 +293,7 @@ async fn look(pool: &PgPool, tables: &Tables) -> Result<Found, sqlx::Error> {
         server_version: row.try_get(0)?,
         server_version_text: row.try_get(1)?,
         fence: row.try_get(3)?,
-        row_check: row.try_get(4)?,
-        cache: row.try_get(5)?,
+        cache: row.try_get(4)?,
         version: 0,
         program_min: 0,
         lanes: 0,
@@ -344,18 +340,12 @@ impl Found {
                 needed: PROGRAM,
             });
         }
-        let triggers = [
-            ("eventloom_fence", "fence", &self.fence),
-            ("zz_eventloom_row", "check of rows", &self.row_check),
-        ];
-        for (trigger, part, mode) in triggers {
-            let what = match mode.as_deref() {
-                Some("A") => continue,
-                None => format!("its {part}, the trigger {trigger}, is missing"),
-                Some(mode) => format!("its {part} is not enabled for every session (mode {mode:?} instead of \"A\")"),
+        if self.fence.as_deref() != Some("A") {
+            let what = match self.fence.as_deref() {
+                None => "its fence, the trigger zz_eventloom_fence, is missing".to_owned(),
+                Some(mode) => format!("its fence is not enabled for every session (mode {mode:?} instead of \"A\")"),
             };
-            let remedy =
-                "stop the writers and run ALTER TABLE … ENABLE ALWAYS TRIGGER for eventloom_fence and zz_eventloom_row";
+            let remedy = "stop the writers and run ALTER TABLE … ENABLE ALWAYS TRIGGER zz_eventloom_fence";
             return Err(OpenError::Unsafe {
                 place,
                 schema,
