@@ -158,7 +158,7 @@ BEGIN
                 NEW.lane := ('x' || left(md5(coalesce(NEW.key, NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
                 RETURN NEW;
             ELSE
-                RAISE EXCEPTION 'eventloom: position % was not handed out to this transaction; leave the column out',
+                RAISE EXCEPTION 'eventloom: position % is not handed out to you; leave the column out',
                     NEW.position USING ERRCODE = 'EV003';
             END IF;
             RAISE EXCEPTION 'eventloom: %', reason USING ERRCODE = 'check_violation',
