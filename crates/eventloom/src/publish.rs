@@ -72,9 +72,7 @@ where
     if rows.is_empty() {
         return Ok(());
     }
-    eventloom_core::faults::point("publish.before_insert");
     S::append(&S::Tables::default(), connection, rows).await?;
-    eventloom_core::faults::point("publish.after_insert");
     Ok(())
 }
 
