@@ -2,9 +2,9 @@
 
 use crate::folder::Folder;
 use eventloom::{
-    Envelope, Event, NewEvent, Payload, Position, Topic,
+    Envelope, Event, NewEvent, Payload, Position, Publish, Topic,
     ports::{Log, ReadLimits},
-    publish, publish_all,
+    publish, publish_all, publish_rows,
 };
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -73,20 +73,30 @@ async fn events_by_hand_are_published_in_their_order() {
         cents,
     };
     let mut tx = store.begin_write().await.unwrap();
-    let id = publish(&mut *tx, ORDERS, &event(1)).await.unwrap();
-    publish_all(&mut *tx, ORDERS, &[event(2), event(3)]).await.unwrap();
+    let mut ids = vec![publish(&mut *tx, ORDERS, &event(1)).await.unwrap()];
+    ids.extend(publish_all(&mut *tx, ORDERS, &[event(2), event(3)]).await.unwrap());
+    let row = |cents| NewEvent::of(ORDERS, &event(cents)).unwrap();
+    ids.extend(publish_rows(&mut *tx, &[row(4), row(5)]).await.unwrap());
+    ids.extend(store.publish_in(&mut tx, &[row(6), row(7)]).await.unwrap());
+    assert!(store.publish_in(&mut tx, &[]).await.unwrap().is_empty());
     tx.commit().await.unwrap();
+    ids.push(store.publish(ORDERS, &event(8)).await.unwrap());
+    ids.push(store.publish_row(row(9)).await.unwrap());
 
     let rows = store
         .read_after(Position::START, ReadLimits::default())
         .await
         .unwrap()
         .rows;
-    assert_eq!(rows[0].envelope.id, id.to_string());
     for (row, cents) in rows.iter().zip(1..) {
         let payload = Payload::Json(format!(r#"{{"order":"order-17","cents":{cents}}}"#));
         let wanted = ("orders", "order.placed", Some("order-17"), 2, Some(&payload));
         assert_eq!(essence(&row.envelope), wanted);
     }
-    assert_eq!(rows.len(), 3);
+    let found: Vec<String> = rows.into_iter().map(|row| row.envelope.id).collect();
+    let returned: Vec<String> = ids.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        found, returned,
+        "every way to publish returns the logical ids, in order"
+    );
 }

@@ -101,9 +101,9 @@ where
             // It would wait for this transaction: the check comes first, and is all that is asked for here.
             store.limits().check(&refused).map_err(PublishError::from)
         } else {
-            store.publish_row(refused).await
+            store.publish_row(refused).await.map(drop)
         };
-        for result in [in_caller, in_store, alone] {
+        for result in [in_caller.map(drop), in_store.map(drop), alone] {
             let error = result.unwrap_err();
             assert_eq!(error.to_string(), format!("the event was refused: {text}"), "{name}");
             assert!(
