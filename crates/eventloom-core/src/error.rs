@@ -3,7 +3,7 @@
 use crate::limits::Refusal;
 use std::{error::Error, fmt};
 
-/// Whether trying the same again can succeed.
+/// Whether trying the same again can succeed. Exhaustive: there is no third answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryClass {
     /// It may: a lock, an outage, a service that is down.

@@ -48,7 +48,14 @@ CREATE TABLE IF NOT EXISTS eventloom.schema_versions (
 const LOCK: &str = "SELECT pg_catalog.pg_advisory_xact_lock(29801, 0);\n";
 
 /// What to migrate.
+///
+/// ```
+/// use eventloom_postgres::MigrateOptions;
+/// use std::time::Duration;
+/// let options = MigrateOptions::default().lock_timeout(Duration::from_secs(2));
+/// ```
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct MigrateOptions {
     /// The schema; `eventloom` unless chosen.
     pub schema: SchemaName,
@@ -58,8 +65,32 @@ pub struct MigrateOptions {
     pub lock_timeout: Option<Duration>,
 }
 
+impl MigrateOptions {
+    /// Sets the schema.
+    #[must_use]
+    pub fn schema(mut self, schema: SchemaName) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// Sets the number of lanes; other tables than with that many are an error.
+    #[must_use]
+    pub fn lanes(mut self, lanes: LaneCount) -> Self {
+        self.lanes = Some(lanes);
+        self
+    }
+
+    /// Sets how long a step waits.
+    #[must_use]
+    pub fn lock_timeout(mut self, limit: Duration) -> Self {
+        self.lock_timeout = Some(limit);
+        self
+    }
+}
+
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Migrated {
     /// Version before; 0 for none.
     pub from: i32,

@@ -7,7 +7,7 @@ use eventloom_core::{
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-/// What [`once`] came to.
+/// What [`once`] came to. Exhaustive: a caller answers both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Once<T> {
     /// The work was done now; commit the transaction.

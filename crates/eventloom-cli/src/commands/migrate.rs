@@ -105,10 +105,8 @@ async fn on_sqlite(
             Err(error) => Err(open::sqlite_failure(error, settings)),
         };
     }
-    let options = sqlite::MigrateOptions {
-        lanes: arguments.lanes,
-        lock_timeout: Some(lock_timeout),
-    };
+    let mut options = sqlite::MigrateOptions::default().lock_timeout(lock_timeout);
+    options.lanes = arguments.lanes;
     let migrated = sqlite::migrate(path, options).await.map_err(|error| match error {
         sqlite::MigrateError::Open(error) => open::sqlite_failure(error, settings),
         error => Failure::new(error.to_string()),
@@ -150,11 +148,10 @@ async fn on_pool(
             Err(error) => Err(open::postgres_failure(error, settings)),
         };
     }
-    let options = postgres::MigrateOptions {
-        schema,
-        lanes: arguments.lanes,
-        lock_timeout: Some(lock_timeout),
-    };
+    let mut options = postgres::MigrateOptions::default()
+        .schema(schema)
+        .lock_timeout(lock_timeout);
+    options.lanes = arguments.lanes;
     let migrated = postgres::migrate(pool, options).await.map_err(|error| match error {
         postgres::MigrateError::Store { step, source } if source.kind() == StoreErrorKind::Refused => {
             Failure::from(source).at(&format!("step {step}")).next(

@@ -10,7 +10,7 @@ use crate::{
 use std::{collections::HashSet, future::Future, time::Duration};
 use time::OffsetDateTime;
 
-/// What a held message waits for.
+/// What a held message waits for. Exhaustive: engine and stores answer each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldState {
     /// For its due time, or for the head of its key's queue.

@@ -16,10 +16,7 @@ fn migrations_run_once_however_many_come() {
         let pool = database.pool(8).await?;
         let names = ["shop", "shop", "shop", "depot", "depot", "eventloom", "till", "till"];
         let migrations = names.map(|name| {
-            let options = MigrateOptions {
-                schema: schema(name),
-                ..MigrateOptions::default()
-            };
+            let options = MigrateOptions::default().schema(schema(name));
             migrate(&pool, options)
         });
         let done = try_join_all(migrations).await?;
@@ -44,11 +41,7 @@ fn the_script_is_the_migration() {
         let lanes = LaneCount::new(16).unwrap();
         let mut connection = database.connect().await?;
         run(&mut connection, &migration_sql(&schema("shop"), lanes)).await?;
-        let options = MigrateOptions {
-            schema: schema("shop"),
-            lanes: Some(lanes),
-            lock_timeout: None,
-        };
+        let options = MigrateOptions::default().schema(schema("shop")).lanes(lanes);
         let migrated = migrate(&database.pool(1).await?, options).await?;
         assert_eq!((migrated.from, migrated.to, migrated.applied.len()), (2, 2, 0));
         let store = Postgres::builder(database.pool(1).await?)
@@ -59,11 +52,9 @@ fn the_script_is_the_migration() {
         store.publish_alone(crate::servers::event("order-17")).await?;
         let lane = number(&mut connection, "SELECT lane::bigint FROM shop.outbox").await?;
         assert_eq!(lane, i64::from(lanes.lane_of("order-17").0));
-        let options = MigrateOptions {
-            schema: schema("shop"),
-            lanes: LaneCount::new(32),
-            lock_timeout: None,
-        };
+        let options = MigrateOptions::default()
+            .schema(schema("shop"))
+            .lanes(LaneCount::new(32).unwrap_or_default());
         let refused = migrate(&database.pool(1).await?, options).await;
         assert!(
             matches!(
@@ -86,10 +77,7 @@ fn a_migration_does_not_queue_for_locks() {
         let mut connection = database.connect().await?;
         let mut tx = connection.begin().await?;
         run(&mut tx, "SELECT pg_advisory_xact_lock(29801, 0)").await?;
-        let options = MigrateOptions {
-            lock_timeout: Some(Duration::from_millis(50)),
-            ..MigrateOptions::default()
-        };
+        let options = MigrateOptions::default().lock_timeout(Duration::from_millis(50));
         let refused = migrate(&database.pool(1).await?, options).await;
         assert!(
             matches!(refused, Err(MigrateError::Locked { step: "log" })),

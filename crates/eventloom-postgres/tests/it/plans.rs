@@ -163,10 +163,7 @@ fn nothing_scans_a_million_rows() {
 }
 
 async fn log(plans: &mut Plans) -> Result<()> {
-    let limits = ReadLimits {
-        rows_max: 1000,
-        ..ReadLimits::default()
-    };
+    let limits = ReadLimits::default().rows_max(1000);
     for after in [0, 1, 500_000, 999_500, 1_000_001, 2_000_000] {
         plans
             .check(&format!("read_after {after}"), 1100, async |plans| {
@@ -364,13 +361,8 @@ async fn letters(plans: &mut Plans) -> Result<()> {
         (one.clone(), Some(HeldState::Dead), None),
         (one.clone(), Some(HeldState::Waiting), None),
     ] {
-        let filter = LetterFilter {
-            consumer,
-            state,
-            key,
-            after: after.clone(),
-            limit: Some(100),
-        };
+        let mut filter = LetterFilter::default().limit(100);
+        (filter.consumer, filter.state, filter.key, filter.after) = (consumer, state, key, after.clone());
         plans
             .check(&format!("{filter:?}"), 200, async |plans| {
                 assert_eq!(plans.store.letters(&filter).await?.len(), 100);

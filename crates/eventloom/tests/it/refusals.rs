@@ -124,10 +124,7 @@ where
     publish_rows::<S::Connection, S>(&mut tx, &[largest()]).await.unwrap();
     tx.commit().await.unwrap();
 
-    let limits = ReadLimits {
-        payload_bytes_max: u64::MAX,
-        ..ReadLimits::default()
-    };
+    let limits = ReadLimits::default().payload_bytes_max(u64::MAX);
     let rows = store.read_after(Position::START, limits).await.unwrap().rows;
     let types: Vec<&str> = rows.iter().map(|row| row.envelope.event_type.as_str()).collect();
     assert_eq!(
