@@ -141,10 +141,10 @@ impl Classify for StoreError {
 #[non_exhaustive]
 pub enum PublishError {
     /// The event does not serialise. Nothing was written, the transaction is usable.
-    #[error("the event does not encode as JSON: {0}")]
+    #[error("the event does not encode as JSON")]
     Encode(#[source] serde_json::Error),
     /// The event is over a limit or malformed. Nothing was written, the transaction is usable.
-    #[error("the event was refused: {0}")]
+    #[error("the event was refused")]
     Refused(#[source] Refusal),
     /// The store failed. Inside a transaction of Postgres, the transaction is aborted.
     #[error(transparent)]

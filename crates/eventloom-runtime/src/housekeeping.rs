@@ -2,7 +2,7 @@
 
 use crate::group::{Group, Process, count};
 use eventloom_core::{
-    StoreError,
+    StoreError, chain,
     ports::{Backend, Cursor, Move, Transaction},
 };
 use std::{sync::Arc, time::Duration};
@@ -26,7 +26,7 @@ pub(crate) async fn stride<S: Backend>(group: Arc<Group<S>>) {
                 group.done(cursors);
             }
             Some(Err(error)) => {
-                tracing::debug!(consumer = %group.name(), %error, "idle cursors were not moved");
+                tracing::debug!(consumer = %group.name(), error = %chain(&error), "idle cursors were not moved");
                 count(&group.counters.fenced, 1);
                 group.forget(cursors);
             }
@@ -48,11 +48,11 @@ pub(crate) async fn prune<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<
         if let Some(keep) = keep
             && let Err(error) = prune_log(&process, keep).await
         {
-            tracing::warn!(%error, "the log was not pruned");
+            tracing::warn!(error = %chain(&error), "the log was not pruned");
         }
         for group in &groups {
             if let Err(error) = forget_handled(group).await {
-                tracing::warn!(consumer = %group.name(), %error, "the inbox was not pruned");
+                tracing::warn!(consumer = %group.name(), error = %chain(&error), "the inbox was not pruned");
             }
         }
     }

@@ -45,7 +45,7 @@ pub enum OnceError<E> {
     #[error(transparent)]
     Work(E),
     /// The stored result does not decode as the type asked for, or the new one does not encode.
-    #[error("the stored result does not fit: {0}")]
+    #[error("the stored result does not fit")]
     Result(#[source] serde_json::Error),
     /// The store failed.
     #[error(transparent)]

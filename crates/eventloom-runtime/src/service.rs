@@ -11,7 +11,7 @@ use crate::{
     worker,
 };
 use eventloom_core::{
-    Clock, ConsumerName, NameError, OwnerId, StoreErrorKind,
+    Clock, ConsumerName, NameError, OwnerId, StoreErrorKind, chain,
     ports::{Backend, Capacity, RegisterError},
 };
 use futures::FutureExt;
@@ -65,7 +65,7 @@ pub enum StartError {
         why: String,
     },
     /// The consumer could not be registered.
-    #[error("consumer {name:?} cannot begin: {source}")]
+    #[error("consumer {name:?} cannot begin")]
     Register {
         /// The consumer.
         name: String,
@@ -240,7 +240,7 @@ async fn register<S: Backend>(process: &Process<S>, settings: &Settings) -> Resu
                         | StoreErrorKind::Indeterminate
                 ) =>
             {
-                tracing::warn!(store = %process.store.place(), %error, "waiting for the store");
+                tracing::warn!(store = %process.store.place(), error = %chain(&error), "waiting for the store");
                 process.clock.sleep(retry).await;
                 retry = (retry * 2).min(REGISTER_RETRY_MOST);
             }

@@ -96,7 +96,7 @@ pub enum MigrateError {
         step: &'static str,
     },
     /// The store failed.
-    #[error("step {step}: {source}")]
+    #[error("step {step} of the migration failed")]
     Store {
         /// Name of the step.
         step: &'static str,

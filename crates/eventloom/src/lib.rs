@@ -22,7 +22,7 @@ mod publish;
 pub use eventloom_core::{
     Classify, Clock, ConsumerName, Envelope, Epoch, Event, Headers, Lane, LaneCount, NameError, NewEvent,
     OffsetDateTime, OwnerId, Payload, Position, PublishError, PublishLimits, Recorded, Refusal, RetryClass, SchemaName,
-    StoreError, StoreErrorKind, Topic, Uuid, ports,
+    StoreError, StoreErrorKind, Topic, Uuid, chain, ports,
 };
 #[cfg(feature = "macros")]
 pub use eventloom_macros::Event;

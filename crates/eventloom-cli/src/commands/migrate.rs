@@ -109,7 +109,7 @@ async fn on_sqlite(
     options.lanes = arguments.lanes;
     let migrated = sqlite::migrate(path, options).await.map_err(|error| match error {
         sqlite::MigrateError::Open(error) => open::sqlite_failure(error, settings),
-        error => Failure::new(error.to_string()),
+        error => Failure::of(&error),
     })?;
     // What was made is opened, as a service would: it answers for itself.
     let store = open().await.map_err(|error| open::sqlite_failure(error, settings))?;
@@ -159,7 +159,7 @@ async fn on_pool(
             )
         }
         postgres::MigrateError::Store { step, source } => Failure::from(source).at(&format!("step {step}")),
-        error => Failure::new(error.to_string()),
+        error => Failure::of(&error),
     })?;
     // What was made is opened, as a service would: it answers for itself.
     let store = builder

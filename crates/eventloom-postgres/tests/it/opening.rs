@@ -2,7 +2,7 @@
 
 use crate::servers::{DIRECT, for_each_server, number, run, schema};
 use eventloom_core::{
-    LaneCount,
+    LaneCount, chain,
     ports::{Outbox, Store},
 };
 use eventloom_postgres::{MigrateError, MigrateOptions, OpenError, Postgres, migrate, migration_sql};
@@ -177,7 +177,7 @@ fn an_unreachable_server_is_named_without_its_password() {
                 .connect_lazy_with(options);
             let refused = Postgres::builder(pool).open().await.unwrap_err();
             assert!(matches!(refused, OpenError::Unreachable { .. }), "{refused:?}");
-            let said = format!("{refused} {refused:?}");
+            let said = format!("{} {refused:?}", chain(&refused));
             assert!(
                 said.contains(&format!("127.0.0.1:{port}/{database}")) && !said.contains("secret"),
                 "{said}"

@@ -3,6 +3,7 @@
 use crate::folder::Folder;
 use eventloom::{
     ConsumerName, Event, NewEvent, OwnerId, Payload, Position, Publish, PublishError, Refusal, StoreErrorKind, Topic,
+    chain,
     ports::{Backend, ConnectionOf, ReadLimits, Scope, Transaction},
     publish, publish_rows,
 };
@@ -105,7 +106,12 @@ where
         };
         for result in [in_caller.map(drop), in_store.map(drop), alone] {
             let error = result.unwrap_err();
-            assert_eq!(error.to_string(), format!("the event was refused: {text}"), "{name}");
+            assert_eq!(error.to_string(), "the event was refused", "{name}");
+            assert_eq!(
+                chain(&error).to_string(),
+                format!("the event was refused: {text}"),
+                "{name}"
+            );
             assert!(
                 matches!(error, PublishError::Refused(_)) && !error.may_have_happened(),
                 "{name}"
