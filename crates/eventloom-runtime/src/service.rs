@@ -6,7 +6,8 @@ use crate::{
     drain, fetch,
     group::{Group, Process, Settings},
     health::{ConsumerHealth, Health},
-    housekeeping, membership,
+    housekeeping::{self, Keep},
+    membership,
     tail::Tail,
     worker,
 };
@@ -25,6 +26,8 @@ const CALLS_DEFAULT: u32 = 16;
 const WORKERS_DEFAULT: u32 = 4;
 /// The longest that one handler may run.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How long the results of requests are kept, unless said otherwise.
+const ONCE_WINDOW: Duration = Duration::from_secs(7 * 24 * 3600);
 const REGISTER_RETRY_FIRST: Duration = Duration::from_millis(100);
 const REGISTER_RETRY_MOST: Duration = Duration::from_secs(5);
 
@@ -40,7 +43,7 @@ pub struct Eventloom<S: Backend> {
     consumers: Vec<Consumer<S>>,
     clock: Arc<dyn Clock>,
     host: String,
-    prune_keep: Option<Duration>,
+    keep: Keep,
 }
 
 /// A service was not started. Nothing runs.
@@ -92,7 +95,10 @@ impl<S: Backend> Eventloom<S> {
             consumers: Vec::new(),
             clock: Arc::new(TokioClock),
             host: host.unwrap_or_default().trim().to_owned(),
-            prune_keep: Some(Duration::ZERO),
+            keep: Keep {
+                log: Some(Duration::ZERO),
+                once: Some(ONCE_WINDOW),
+            },
         }
     }
 
@@ -121,7 +127,17 @@ impl<S: Backend> Eventloom<S> {
     /// nothing; `None` turns it off.
     #[must_use]
     pub fn keep_log(mut self, keep: Option<Duration>) -> Self {
-        self.prune_keep = keep;
+        self.keep.log = keep;
+        self
+    }
+
+    /// How long results of [`once`](crate::once) are kept under their keys, of whatever scope; 7 days unless said
+    /// otherwise, and for ever with `None`. A key that comes again later is new. Where several services share a database
+    /// the shortest window decides; where none runs consumers, call
+    /// [`forget_once`](eventloom_core::ports::Inbox::forget_once) yourself.
+    #[must_use]
+    pub fn keep_once(mut self, window: Option<Duration>) -> Self {
+        self.keep.once = window;
         self
     }
 
@@ -170,7 +186,7 @@ impl<S: Backend> Eventloom<S> {
         }
         tasks.spawn(until(
             abort.clone(),
-            housekeeping::prune(process.clone(), groups.clone(), self.prune_keep),
+            housekeeping::prune(process.clone(), groups.clone(), self.keep),
         ));
         Ok(Service {
             process,

@@ -72,6 +72,7 @@ pub(crate) const STATEMENTS: &[(&str, &str)] = &[
     ("inbox.once_claim", once::CLAIM),
     ("inbox.once_look", once::LOOK),
     ("inbox.once_record", once::RECORD),
+    ("inbox.once_forget", once::FORGET),
 ];
 
 impl Inbox for Sqlite {
@@ -214,6 +215,18 @@ impl Inbox for Sqlite {
             .await
             .map_err(failed("forgetting handled messages"))?
             .rows_affected();
+        tx.commit().await?;
+        Ok(forgotten)
+    }
+
+    async fn forget_once(
+        &self,
+        window: Duration,
+        rows_max: u32,
+        now: Option<OffsetDateTime>,
+    ) -> Result<u64, StoreError> {
+        let mut tx = self.begin_write().await?;
+        let forgotten = once::forget(&mut tx, window, rows_max, now).await?;
         tx.commit().await?;
         Ok(forgotten)
     }

@@ -119,6 +119,15 @@ pub trait Inbox: Store {
         now: Option<OffsetDateTime>,
     ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
+    /// Deletes at most `rows_max` keys of [`Inbox::once_claim`], of whatever scope, claimed longer than `window` ago;
+    /// returns how many. What consumers have handled is left alone.
+    fn forget_once(
+        &self,
+        window: Duration,
+        rows_max: u32,
+        now: Option<OffsetDateTime>,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
     /// Claims `(scope, key)` for work that must happen once, such as an HTTP request with an Idempotency-Key.
     ///
     /// # Contract

@@ -269,7 +269,17 @@ async fn inbox(plans: &mut Plans) -> Result<()> {
         })
         .await?;
     plans
+        .check("forgetting keys of requests", 6000, async |plans| {
+            plans.store.forget_once(Duration::ZERO, 1000, None).await?;
+            Ok(())
+        })
+        .await?;
+    plans
         .check("forgetting nothing", 1500, async |plans| {
+            plans
+                .store
+                .forget_once(Duration::from_secs(864_000), 1000, None)
+                .await?;
             let forgotten = plans
                 .store
                 .forget_handled(&plans.reader, Duration::from_secs(864_000), 1000, None)
