@@ -38,7 +38,8 @@ pub(crate) struct Arguments {
     /// it changes later only offline
     #[arg(long, value_name = "N", value_parser = lanes)]
     lanes: Option<LaneCount>,
-    /// How long a step waits for a lock before it gives up; 5s unless said otherwise [env: EVENTLOOM_LOCK_TIMEOUT]
+    /// How long a step waits for a lock; 5s unless said otherwise. On Postgres it lets others pass then, and tries four
+    /// times more [env: EVENTLOOM_LOCK_TIMEOUT]
     #[arg(long, value_name = "DURATION", value_parser = figures::parse_duration)]
     lock_timeout: Option<Duration>,
     /// Print the SQL of all steps to stdout, for another migration tool; connects to nothing

@@ -1,6 +1,6 @@
 //! Migrating and opening: what is checked, and what is said when something is wrong.
 
-use crate::servers::{DIRECT, for_each_server, number, run, schema};
+use crate::servers::{DIRECT, for_each_server, number, run, schema, until};
 use eventloom_core::{
     LaneCount, chain,
     ports::{Outbox, Store},
@@ -77,12 +77,37 @@ fn a_migration_does_not_queue_for_locks() {
         let mut connection = database.connect().await?;
         let mut tx = connection.begin().await?;
         run(&mut tx, "SELECT pg_advisory_xact_lock(29801, 0)").await?;
-        let options = MigrateOptions::default().lock_timeout(Duration::from_millis(50));
-        let refused = migrate(&database.pool(1).await?, options).await;
-        assert!(
-            matches!(refused, Err(MigrateError::Locked { step: "log" })),
-            "{refused:?}"
-        );
+        let limit = Duration::from_millis(50);
+        let options = MigrateOptions::default().lock_timeout(limit).lock_tries(2);
+        let refused = migrate(&database.pool(1).await?, options)
+            .await
+            .unwrap_err()
+            .to_string();
+        let wanted = "step log did not get its locks in 2 tries of 50ms, nothing of it happened";
+        assert!(refused.starts_with(wanted), "{refused}");
+        Ok(())
+    });
+}
+
+/// By default it waits for some seconds, lets the others pass, and comes again: never for ever.
+#[test]
+fn a_migration_that_nobody_limited_comes_again() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        let mut tx = connection.begin().await?;
+        run(&mut tx, "SELECT pg_advisory_xact_lock(29801, 0)").await?;
+        let pool = database.pool(1).await?;
+        let migration = tokio::spawn(async move { migrate(&pool, MigrateOptions::default()).await });
+        let mut looking = database.connect().await?;
+        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 29801 AND NOT granted
+                          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        // It waits, gives up by itself, and waits again.
+        for queued in [1, 0, 1] {
+            let what = format!("{queued} migrations wait");
+            until(&what, async || Ok(number(&mut looking, waiting).await? == queued)).await?;
+        }
+        tx.rollback().await?;
+        migration.await??;
         Ok(())
     });
 }

@@ -183,7 +183,7 @@ pub(super) async fn keys_are_forgotten_after_their_window<F: Fixture>(fixture: &
         let claim = async |connection: &mut <F::Store as eventloom_core::ports::Store>::Connection| {
             consumer.store.claim(connection, &consumer.reader, &["k-1"], None).await
         };
-        consumer.commit(claim).await.map_err(Failed::from)
+        consumer.commit(claim).await
     };
     same("a message", handled().await?, [Claim::New])?;
 
