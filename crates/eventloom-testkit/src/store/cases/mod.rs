@@ -140,6 +140,7 @@ macro_rules! store_cases {
                 batches_that_overlap_do_not_deadlock;
             effects:
                 a_call_is_made_once
+                a_claim_outlives_its_lease_until_the_lane_is_taken
                 the_same_lane_asks_again
                 another_lane_is_told_that_it_is_in_progress
                 a_claim_ends_with_its_epoch
