@@ -40,7 +40,7 @@ pub struct Envelope {
     pub topic: String,
     /// CloudEvents `type`.
     pub event_type: String,
-    /// CloudEvents `partitionkey`: what must stay in order.
+    /// CloudEvents `partitionkey`: what must stay in order. `None`, or empty in rows of other programs: no order asked.
     pub key: Option<String>,
     /// CloudEvents `source`.
     pub source: Option<String>,
