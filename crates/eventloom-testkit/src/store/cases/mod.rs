@@ -241,44 +241,7 @@ macro_rules! store_cases {
 #[macro_export]
 macro_rules! store_conformance {
     ($fixture:expr) => {
-        $crate::store_cases! { [$crate::store_tests] [$fixture] }
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! store_tests {
-    ([$fixture:expr] $($topic:ident: $($case:ident)+;)+) => {
-        $(
-            mod $topic {
-                #[allow(unused_imports)]
-                use super::*;
-                $(
-                    #[test]
-                    fn $case() {
-                        let name = concat!(stringify!($topic), "::", stringify!($case));
-                        $crate::store::test(name, async { $fixture });
-                    }
-                )+
-            }
-        )+
-    };
-}
-
-macro_rules! table {
-    ($($topic:ident: $($case:ident)+;)+) => {
-        vec![$($(
-            Case {
-                name: concat!(stringify!($topic), "::", stringify!($case)),
-                run: |fixture| Box::pin($topic::$case(fixture)),
-            },
-        )+)+]
-    };
-}
-
-macro_rules! names {
-    ($($topic:ident: $($case:ident)+;)+) => {
-        &[$($(concat!(stringify!($topic), "::", stringify!($case)),)+)+]
+        $crate::store_cases! { [$crate::suite_tests] [$crate::store::test, $fixture] }
     };
 }
 
