@@ -53,8 +53,15 @@ pub(crate) enum Handlers<S: Store> {
 
 /// A consumer group: everything that has its name shares its cursors, inbox and held messages.
 ///
-/// ```ignore
-/// Consumer::new("invoicing").topic(ORDERS).handle(invoice).attempts(8).on_poison(Park)
+/// ```
+/// use eventloom_core::{Topic, ports::Store};
+/// use eventloom_runtime::{Consumer, Handler, Poison};
+///
+/// const ORDERS: Topic = Topic::new("orders");
+///
+/// fn invoicing<S: Store, M: 'static>(invoice: impl Handler<S, M>) -> Consumer<S> {
+///     Consumer::new("invoicing").topic(ORDERS).handle(invoice).attempts(8).on_poison(Poison::Park)
+/// }
 /// ```
 pub struct Consumer<S: Store> {
     pub(crate) name: String,

@@ -90,10 +90,22 @@ impl Buffer<'_> {
 ///
 /// A handler is an ordinary function, so its test calls it:
 ///
-/// ```ignore
-/// let mut cx = Context::for_test(&mut connection);
-/// invoice(event, &mut cx).await?;
-/// assert_eq!(cx.published()[0].event_type(), "invoiced");
+/// ```
+/// use eventloom_core::{NewEvent, PublishError, Topic, ports::Store};
+/// use eventloom_runtime::Context;
+///
+/// async fn invoice<S: Store>(order: String, cx: &mut Context<'_, S>) -> Result<(), PublishError> {
+///     let invoiced = NewEvent::untyped(Topic::new("invoices"), "order.invoiced").with_key(order);
+///     cx.publish_row(invoiced).await?;
+///     Ok(())
+/// }
+///
+/// async fn test_of_invoice<S: Store>(connection: &mut S::Connection) -> Result<(), PublishError> {
+///     let mut cx = Context::<S>::for_test(connection);
+///     invoice("order-17".to_owned(), &mut cx).await?;
+///     assert_eq!(cx.published()[0].event_type(), "order.invoiced");
+///     Ok(())
+/// }
 /// ```
 pub struct Context<'a, S: Store> {
     connection: &'a mut S::Connection,

@@ -33,10 +33,16 @@ const REGISTER_RETRY_MOST: Duration = Duration::from_secs(5);
 
 /// A service's events: its store, and the consumers that follow its log.
 ///
-/// ```ignore
-/// let service = Eventloom::new(store).consumer(invoicing).start().await?;
-/// shutdown_signal().await;
-/// service.shutdown(Duration::from_secs(30)).await?;
+/// ```
+/// use eventloom_core::ports::Backend;
+/// use eventloom_runtime::{Consumer, Eventloom};
+/// use std::{error::Error, future::Future, time::Duration};
+///
+/// async fn run<S: Backend>(store: S, invoicing: Consumer<S>, stop: impl Future) -> Result<(), Box<dyn Error>> {
+///     let service = Eventloom::new(store).consumer(invoicing).start().await?;
+///     stop.await;
+///     Ok(service.shutdown(Duration::from_secs(30)).await?)
+/// }
 /// ```
 pub struct Eventloom<S: Backend> {
     store: S,

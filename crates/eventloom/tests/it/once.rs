@@ -18,7 +18,7 @@ impl Clock for Hurried {
     }
 
     fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(tokio::time::sleep(duration / 100)) // the clock itself
+        Box::pin(tokio::time::sleep(duration / 100)) // pacing: the clock itself
     }
 }
 
