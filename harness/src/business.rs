@@ -184,10 +184,7 @@ pub(crate) async fn migrate(site: &Site, lanes: u16) -> Result<()> {
     match site.store()? {
         StoreKind::Postgres => {
             let pool = PgPoolOptions::new().max_connections(2).connect(&site.url).await?;
-            let options = postgres::MigrateOptions {
-                lanes: Some(lanes),
-                ..Default::default()
-            };
+            let options = postgres::MigrateOptions::default().lanes(lanes);
             postgres::migrate(&pool, options).await?;
             let there: bool = sqlx::query_scalar("SELECT to_regclass('placed') IS NOT NULL")
                 .fetch_one(&pool)
@@ -201,10 +198,7 @@ pub(crate) async fn migrate(site: &Site, lanes: u16) -> Result<()> {
             pool.close().await;
         }
         StoreKind::Sqlite => {
-            let options = sqlite::MigrateOptions {
-                lanes: Some(lanes),
-                ..Default::default()
-            };
+            let options = sqlite::MigrateOptions::default().lanes(lanes);
             sqlite::migrate(&site.url, options).await?;
             let mut connection = SqliteConnection::connect(&site.url).await?;
             let there = "SELECT count(*) FROM sqlite_schema WHERE name = 'shared'";

@@ -67,10 +67,11 @@ fn consumer<S: Business>(name: &str, stage: &Arc<Stage>, options: &Consuming) ->
         .lease(Duration::from_millis(options.lease_ms))
         .batch_max(options.batch_max)
         .attempts(options.attempts)
-        .backoff(Backoff {
-            first: Duration::from_millis(40),
-            most: Duration::from_millis(400),
-        });
+        .backoff(
+            Backoff::default()
+                .first(Duration::from_millis(40))
+                .most(Duration::from_millis(400)),
+        );
     let consumer = match name {
         "ledger" | "hot" => consumer.topic(ORDERS).handle(Ledger {
             stage,

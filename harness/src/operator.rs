@@ -25,11 +25,7 @@ impl<S: Business> Operator<S> {
 
     /// Dead letters of all consumers.
     pub(crate) async fn dead(&self) -> Result<Vec<DeadLetter>> {
-        let filter = LetterFilter {
-            state: Some(HeldState::Dead),
-            limit: Some(1000),
-            ..LetterFilter::default()
-        };
+        let filter = LetterFilter::default().state(HeldState::Dead).limit(1000);
         Ok(self.store.letters(&filter).await?)
     }
 

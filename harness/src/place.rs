@@ -128,7 +128,7 @@ async fn solo<S: Business>(store: &S, placing: &Placing, rng: &mut fastrand::Rng
     tell(&format!("begin {}", order.key));
     for _ in 0..200 {
         match store.publish_row(row.clone()).await {
-            Ok(()) => {
+            Ok(_) => {
                 tell(&format!("ack {}:1", order.key));
                 return Ok(());
             }

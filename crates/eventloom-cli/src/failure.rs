@@ -2,7 +2,7 @@
 
 use crate::secrets;
 use eventloom::{
-    PublishError, StoreError, StoreErrorKind,
+    PublishError, StoreError, StoreErrorKind, chain,
     ports::{ReadError, RegisterError},
 };
 use sqlx::error::DatabaseError;
@@ -50,6 +50,11 @@ impl Failure {
             next: None,
             of_store: false,
         }
+    }
+
+    /// An error with everything that lies behind it.
+    pub(crate) fn of(error: &(dyn Error + 'static)) -> Self {
+        Failure::new(chain(error).to_string())
     }
 
     /// Asked for something that does not exist.
@@ -159,7 +164,7 @@ impl From<ReadError> for Failure {
             .next(format!(
                 "begin at --after {pruned_to}, or --from-start for the oldest row that is left"
             )),
-            error => Failure::new(error.to_string()),
+            error => Failure::of(&error),
         }
     }
 }
@@ -174,7 +179,7 @@ impl From<RegisterError> for Failure {
             .next(format!(
                 "choose --after {pruned_to} or higher, or --earliest for the oldest row that is left"
             )),
-            error => Failure::new(error.to_string()),
+            error => Failure::of(&error),
         }
     }
 }
@@ -183,7 +188,7 @@ impl From<PublishError> for Failure {
     fn from(error: PublishError) -> Self {
         match error {
             PublishError::Store(error) => error.into(),
-            error => Failure::new(error.to_string()),
+            error => Failure::of(&error),
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     settings::Settings,
 };
 use eventloom::{
+    chain,
     ports::{Backend, Store},
     postgres::{self, Postgres},
     sqlite::{self, Sqlite},
@@ -143,7 +144,7 @@ pub(crate) fn must_exist(path: &Path, settings: &Settings) -> Result<(), Failure
 
 pub(crate) fn sqlite_failure(error: sqlite::OpenError, settings: &Settings) -> Failure {
     use sqlite::OpenError::{NotMigrated, TooNew, TooOld, Unreachable};
-    let what = without_advice(&error.to_string());
+    let what = without_advice(&chain(&error).to_string());
     match error {
         NotMigrated { .. } | TooOld { .. } => Failure::new(what).next(settings.command("migrate")),
         TooNew { .. } => Failure::new(what).next("use a newer eventloom"),
@@ -156,7 +157,7 @@ pub(crate) fn sqlite_failure(error: sqlite::OpenError, settings: &Settings) -> F
 
 pub(crate) fn postgres_failure(error: postgres::OpenError, settings: &Settings) -> Failure {
     use postgres::OpenError::{NotMigrated, ProgramTooOld, Store, Unreachable};
-    let what = without_advice(&error.to_string());
+    let what = without_advice(&chain(&error).to_string());
     match error {
         Store(error) => error.into(),
         NotMigrated { .. } => Failure::new(what).next(settings.command("migrate")),

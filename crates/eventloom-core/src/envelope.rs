@@ -8,7 +8,7 @@ use uuid::Uuid;
 /// Further headers: names and values of text.
 pub type Headers = BTreeMap<String, String>;
 
-/// A payload, byte for byte as its author wrote it.
+/// A payload, byte for byte as its author wrote it. Exhaustive: the tables have these two columns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Payload {
     /// JSON text (column `data`). Kept as text: neither reordered nor reformatted.
@@ -30,7 +30,8 @@ impl Payload {
 /// An event with its CloudEvents 1.0 attributes, as read from a log or from a broker.
 ///
 /// Fields are as the writer left them. Rows of other programs may lack what our own always have, so nothing is assumed:
-/// `event_type` may be unknown and the payload may not decode.
+/// `event_type` may be unknown and the payload may not decode. Exhaustive: a store that overlooked a new attribute would
+/// lose it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Envelope {
     /// Logical id: what inboxes dedup on. Any text; a UUIDv7 from our own libraries. Never used for order.
@@ -39,7 +40,7 @@ pub struct Envelope {
     pub topic: String,
     /// CloudEvents `type`.
     pub event_type: String,
-    /// CloudEvents `partitionkey`: what must stay in order.
+    /// CloudEvents `partitionkey`: what must stay in order. `None`, or empty in rows of other programs: no order asked.
     pub key: Option<String>,
     /// CloudEvents `source`.
     pub source: Option<String>,

@@ -3,7 +3,7 @@
 use crate::limits::Refusal;
 use std::{error::Error, fmt};
 
-/// Whether trying the same again can succeed.
+/// Whether trying the same again can succeed. Exhaustive: there is no third answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryClass {
     /// It may: a lock, an outage, a service that is down.
@@ -141,10 +141,10 @@ impl Classify for StoreError {
 #[non_exhaustive]
 pub enum PublishError {
     /// The event does not serialise. Nothing was written, the transaction is usable.
-    #[error("the event does not encode as JSON: {0}")]
+    #[error("the event does not encode as JSON")]
     Encode(#[source] serde_json::Error),
     /// The event is over a limit or malformed. Nothing was written, the transaction is usable.
-    #[error("the event was refused: {0}")]
+    #[error("the event was refused")]
     Refused(#[source] Refusal),
     /// The store failed. Inside a transaction of Postgres, the transaction is aborted.
     #[error(transparent)]

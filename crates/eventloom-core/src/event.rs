@@ -37,7 +37,8 @@ pub trait Event: Serialize + DeserializeOwned + Send + Sync + 'static {
     const TYPE: &'static str;
     /// Version of the payload's schema, from 1.
     const VERSION: i32 = 1;
-    /// What must stay in order: events of one key are handled in the order of their inserts. `None`: no order asked.
+    /// What must stay in order: events of one key are handled in the order of their inserts. `None`, or an
+    /// empty one: no order asked.
     fn key(&self) -> Option<Cow<'_, str>> {
         None
     }
@@ -71,7 +72,7 @@ impl NewEvent {
     pub fn of<E: Event>(topic: Topic, event: &E) -> Result<Self, PublishError> {
         let json = serde_json::to_string(event).map_err(PublishError::Encode)?;
         let mut row = NewEvent::untyped(topic, E::TYPE);
-        row.key = event.key().map(Cow::into_owned);
+        row.key = event.key().map(Cow::into_owned).filter(|key| !key.is_empty());
         row.payload = Some(Payload::Json(json));
         row.serialised = true;
         row.schemaversion = E::VERSION;
@@ -108,10 +109,10 @@ impl NewEvent {
         self
     }
 
-    /// Sets the key.
+    /// Sets the key. An empty one is none.
     #[must_use]
     pub fn with_key(mut self, key: impl Into<String>) -> Self {
-        self.key = Some(key.into());
+        self.key = Some(key.into()).filter(|key| !key.is_empty());
         self
     }
 
@@ -311,5 +312,32 @@ impl NewEvent {
 impl From<Refusal> for PublishError {
     fn from(refusal: Refusal) -> Self {
         PublishError::Refused(refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Keyed(String);
+
+    impl Event for Keyed {
+        const TYPE: &'static str = "keyed";
+
+        fn key(&self) -> Option<Cow<'_, str>> {
+            Some(Cow::Borrowed(&self.0))
+        }
+    }
+
+    #[test]
+    fn an_empty_key_is_none() {
+        let topic = || Topic::new("orders");
+        for (key, wanted) in [("", None), ("order-17", Some("order-17"))] {
+            let typed = NewEvent::of(topic(), &Keyed(key.to_owned())).unwrap();
+            let untyped = NewEvent::untyped(topic(), "untyped").with_key("other").with_key(key);
+            assert_eq!((typed.key(), untyped.key()), (wanted, wanted), "{key:?}");
+        }
     }
 }

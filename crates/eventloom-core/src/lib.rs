@@ -7,6 +7,7 @@
 //! 3. [`Lane`], [`Position`], [`Epoch`]: how order and ownership are counted.
 //! 4. [`ports`]: the contracts. Each trait says what `Ok`, `Err` and a dropped future let the caller conclude.
 
+mod chain;
 mod clock;
 mod envelope;
 mod error;
@@ -18,6 +19,7 @@ mod place;
 pub mod ports;
 mod shared_commit;
 
+pub use chain::chain;
 pub use clock::{BoxFuture, Clock};
 pub use envelope::{Envelope, Headers, Payload, Recorded};
 pub use error::{Classify, PublishError, RetryClass, StoreError, StoreErrorKind};

@@ -35,6 +35,27 @@ impl PublishLimits {
         self
     }
 
+    /// Sets the largest number of headers.
+    #[must_use]
+    pub fn headers_max(mut self, headers: usize) -> Self {
+        self.headers_max = headers;
+        self
+    }
+
+    /// Sets the largest header, name and value together, in bytes.
+    #[must_use]
+    pub fn header_bytes_max(mut self, bytes: usize) -> Self {
+        self.header_bytes_max = bytes;
+        self
+    }
+
+    /// Sets the largest key, in bytes.
+    #[must_use]
+    pub fn key_bytes_max(mut self, bytes: usize) -> Self {
+        self.key_bytes_max = bytes;
+        self
+    }
+
     /// Says whether an event may enter a log. Touches no database.
     pub fn check(&self, event: &NewEvent) -> Result<(), Refusal> {
         let payload = event.payload().map_or(0, |payload| payload.bytes().len());

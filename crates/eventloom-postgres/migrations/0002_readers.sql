@@ -46,6 +46,7 @@ CREATE TABLE eventloom.inbox (
         autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
         autovacuum_analyze_scale_factor = 0.05);
 CREATE INDEX inbox_handled ON eventloom.inbox (consumer, handled_at) WHERE handled_at IS NOT NULL;  -- for forgetting
+CREATE INDEX inbox_once ON eventloom.inbox (handled_at) WHERE request IS NOT NULL;  -- the same for keys of requests
 
 CREATE TABLE eventloom.attempts (
     consumer text COLLATE "C" NOT NULL,

@@ -198,19 +198,17 @@ fn dead_of(rows: &[PgRow]) -> Result<(Vec<String>, BTreeSet<String>), sqlx::Erro
 
 fn letter(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
     let (state, more) = (rows::COLUMNS, rows::COLUMNS + 5);
-    Ok(DeadLetter {
-        consumer: row.try_get(more)?,
-        message: rows::recorded(row, 0)?,
-        state: state_of(row.try_get(state + 1)?),
-        queued: row.try_get(state)?,
-        attempts: row.try_get::<i32, _>(state + 2)?.unsigned_abs(),
-        due_at: row.try_get(more + 1)?,
-        error: row.try_get(more + 2)?,
-        fingerprint: row.try_get(more + 3)?,
-        first_failed_at: row.try_get(more + 4)?,
-        last_failed_at: row.try_get(more + 5)?,
-        held_at: row.try_get(more + 6)?,
-        held_by: row.try_get(more + 7)?,
-        redriven: row.try_get(state + 4)?,
-    })
+    let message = rows::recorded(row, 0)?;
+    let held_by: String = row.try_get(more + 7)?;
+    let (of, held_at) = (state_of(row.try_get(state + 1)?), row.try_get(more + 6)?);
+    let mut letter = DeadLetter::new(row.try_get::<String, _>(more)?, message, of, held_at, held_by);
+    letter.queued = row.try_get(state)?;
+    letter.attempts = row.try_get::<i32, _>(state + 2)?.unsigned_abs();
+    letter.due_at = row.try_get(more + 1)?;
+    letter.error = row.try_get(more + 2)?;
+    letter.fingerprint = row.try_get(more + 3)?;
+    letter.first_failed_at = row.try_get(more + 4)?;
+    letter.last_failed_at = row.try_get(more + 5)?;
+    letter.redriven = row.try_get(state + 4)?;
+    Ok(letter)
 }

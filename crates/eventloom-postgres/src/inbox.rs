@@ -217,6 +217,26 @@ impl Inbox for Postgres {
         Ok(forgotten.rows_affected())
     }
 
+    async fn forget_once(
+        &self,
+        window: Duration,
+        rows_max: u32,
+        now: Option<OffsetDateTime>,
+    ) -> Result<u64, StoreError> {
+        let mut tx = self.own("forgetting keys of requests").await?;
+        let forgotten = once::forget(
+            eventloom_core::ports::Store::tables(self),
+            &mut tx,
+            window,
+            rows_max,
+            now,
+        )
+        .await
+        .map_err(while_doing("forgetting keys of requests"))?;
+        tx.commit_own().await?;
+        Ok(forgotten)
+    }
+
     async fn once_claim(
         tables: &Tables,
         connection: &mut PgConnection,

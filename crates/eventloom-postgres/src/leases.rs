@@ -151,11 +151,7 @@ impl Leases for Postgres {
         let query = self.query(FILL).bind(reader.as_str()).bind(begins_after.0).bind(lanes);
         query.execute(&mut *tx).await.map_err(&doing)?;
         tx.commit_own().await?;
-        Ok(Registration {
-            created,
-            begins_after,
-            pruned_to,
-        })
+        Ok(Registration::new(created, begins_after, pruned_to))
     }
 
     async fn keep(

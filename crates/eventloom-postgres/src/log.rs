@@ -132,13 +132,11 @@ impl Log for Postgres {
             .map_err(&doing)?;
         let status = |row: &PgRow| {
             let held_by = blocker.as_ref().map(held_by).transpose()?;
-            Ok(LogStatus {
-                identity: row.try_get(0)?,
-                pruned_to: Position(row.try_get(1)?),
-                horizon: Position(row.try_get(2)?),
-                head: Position(row.try_get(3)?),
-                held_by,
-            })
+            let (head, pruned_to) = (Position(row.try_get(3)?), Position(row.try_get(1)?));
+            let mut status = LogStatus::new(row.try_get(0)?, head, pruned_to);
+            status.horizon = Position(row.try_get(2)?);
+            status.held_by = held_by;
+            Ok(status)
         };
         status(&row).map_err(doing)
     }
@@ -174,12 +172,11 @@ impl Postgres {
 
 fn held_by(row: &PgRow) -> Result<Blocker, sqlx::Error> {
     let open_for: Option<i64> = row.try_get(2)?;
-    Ok(Blocker {
-        pid: row.try_get(0)?,
-        application: row.try_get(1)?,
-        open_for: Duration::from_micros(open_for.unwrap_or_default().unsigned_abs()),
-        query: row.try_get(3)?,
-    })
+    let open_for = Duration::from_micros(open_for.unwrap_or_default().unsigned_abs());
+    let mut blocker = Blocker::new(row.try_get::<String, _>(1)?, open_for);
+    blocker.pid = row.try_get(0)?;
+    blocker.query = row.try_get(3)?;
+    Ok(blocker)
 }
 
 /// At least one row is always read: a page without rows says that there are none.

@@ -1,7 +1,7 @@
 //! Makes and changes the tables: explicit, repeatable, one step a transaction, and the same text as a script.
 
 use crate::{error, transaction::PostgresTransaction};
-use eventloom_core::{LaneCount, SchemaName, StoreError, StoreErrorKind, faults};
+use eventloom_core::{LaneCount, SchemaName, StoreError, StoreErrorKind, chain, faults};
 use sqlx::{AssertSqlSafe, PgPool, Row};
 use std::time::Duration;
 
@@ -47,19 +47,67 @@ CREATE TABLE IF NOT EXISTS eventloom.schema_versions (
 /// Migrations of one database run one after the other, whatever their schemas: they hand out namespaces of logs.
 const LOCK: &str = "SELECT pg_catalog.pg_advisory_xact_lock(29801, 0);\n";
 
+/// How long one try of a step waits for a lock unless chosen.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often a step is tried unless chosen.
+const LOCK_TRIES: u32 = 5;
+/// The longest pause between two tries.
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+
 /// What to migrate.
+///
+/// ```
+/// use eventloom_postgres::MigrateOptions;
+/// use std::time::Duration;
+/// let options = MigrateOptions::default().lock_timeout(Duration::from_secs(2));
+/// ```
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct MigrateOptions {
     /// The schema; `eventloom` unless chosen.
     pub schema: SchemaName,
     /// Lanes of the log. `None`: 64 for new tables, and those that are there stay as they are.
     pub lanes: Option<LaneCount>,
-    /// How long a step waits for a lock before it gives up, so that a migration never queues in front of a service.
+    /// How long one try of a step waits for a lock; 5 s unless chosen. Everybody who comes later waits behind it, so a
+    /// try is short, and between tries the service goes on.
     pub lock_timeout: Option<Duration>,
+    /// How often a step is tried before it gives up; 5 times unless chosen.
+    pub lock_tries: Option<u32>,
+}
+
+impl MigrateOptions {
+    /// Sets the schema.
+    #[must_use]
+    pub fn schema(mut self, schema: SchemaName) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// Sets the number of lanes; other tables than with that many are an error.
+    #[must_use]
+    pub fn lanes(mut self, lanes: LaneCount) -> Self {
+        self.lanes = Some(lanes);
+        self
+    }
+
+    /// Sets how long one try of a step waits for a lock.
+    #[must_use]
+    pub fn lock_timeout(mut self, limit: Duration) -> Self {
+        self.lock_timeout = Some(limit);
+        self
+    }
+
+    /// Sets how often a step is tried, at least once.
+    #[must_use]
+    pub fn lock_tries(mut self, tries: u32) -> Self {
+        self.lock_tries = Some(tries);
+        self
+    }
 }
 
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Migrated {
     /// Version before; 0 for none.
     pub from: i32,
@@ -83,14 +131,21 @@ pub enum MigrateError {
         /// Lanes asked for.
         asked: u16,
     },
-    /// A lock was not free within `lock_timeout`. Nothing of this step happened.
-    #[error("step {step} did not get its locks in time, nothing of it happened; run it again at a quieter moment")]
+    /// A lock was not free within `lock_timeout`, in none of `lock_tries`. Nothing of this step happened.
+    #[error(
+        "step {step} did not get its locks in {tries} tries of {limit:?}, nothing of it happened; \
+         run it again at a quieter moment"
+    )]
     Locked {
         /// Name of the step.
         step: &'static str,
+        /// How often it was tried.
+        tries: u32,
+        /// How long each try waited.
+        limit: Duration,
     },
     /// The store failed.
-    #[error("step {step}: {source}")]
+    #[error("step {step} of the migration failed")]
     Store {
         /// Name of the step.
         step: &'static str,
@@ -109,15 +164,7 @@ pub async fn migrate(pool: &PgPool, options: MigrateOptions) -> Result<Migrated,
     };
     for step in STEPS {
         faults::point("migrate.before_step");
-        let applied = apply(pool, &options, lanes, step)
-            .await
-            .map_err(|source| match source.kind() {
-                StoreErrorKind::Conflict => MigrateError::Locked { step: step.name },
-                _ => MigrateError::Store {
-                    step: step.name,
-                    source,
-                },
-            })?;
+        let applied = try_to_apply(pool, &options, lanes, step).await?;
         faults::point("migrate.after_step");
         match applied {
             true => migrated.applied.push(step.name),
@@ -145,15 +192,53 @@ pub async fn migrate(pool: &PgPool, options: MigrateOptions) -> Result<Migrated,
     }
 }
 
-async fn apply(pool: &PgPool, options: &MigrateOptions, lanes: LaneCount, step: &Step) -> Result<bool, StoreError> {
-    let doing = error::while_doing("migrating");
-    let mut begin = "BEGIN ISOLATION LEVEL READ COMMITTED".to_owned();
-    if let Some(limit) = options.lock_timeout {
-        begin += &format!(
-            "; SET LOCAL lock_timeout = {}",
-            limit.as_millis().clamp(1, i32::MAX as u128)
-        );
+/// Tries a step until it gets its locks, as often as the options say. Whether it was missing.
+async fn try_to_apply(
+    pool: &PgPool,
+    options: &MigrateOptions,
+    lanes: LaneCount,
+    step: &Step,
+) -> Result<bool, MigrateError> {
+    let limit = options.lock_timeout.unwrap_or(LOCK_TIMEOUT);
+    let tries = options.lock_tries.unwrap_or(LOCK_TRIES).max(1);
+    let mut tried = 0;
+    loop {
+        match apply(pool, options, limit, lanes, step).await {
+            Ok(applied) => return Ok(applied),
+            Err(source) if source.kind() != StoreErrorKind::Conflict => {
+                return Err(MigrateError::Store {
+                    step: step.name,
+                    source,
+                });
+            }
+            Err(source) => {
+                tried += 1;
+                if tried == tries {
+                    return Err(MigrateError::Locked {
+                        step: step.name,
+                        tries,
+                        limit,
+                    });
+                }
+                tracing::warn!(step = step.name, tried, tries, error = %chain(&source),
+                    "a step of the migration did not get its locks, and is tried again");
+                // Who has queued up behind this try goes first.
+                tokio::time::sleep(limit.min(PAUSE_MOST)).await;
+            }
+        }
     }
+}
+
+async fn apply(
+    pool: &PgPool,
+    options: &MigrateOptions,
+    lock_timeout: Duration,
+    lanes: LaneCount,
+    step: &Step,
+) -> Result<bool, StoreError> {
+    let doing = error::while_doing("migrating");
+    let lock_timeout_ms = lock_timeout.as_millis().clamp(1, i32::MAX as u128);
+    let begin = format!("BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL lock_timeout = {lock_timeout_ms}");
     let mut tx = PostgresTransaction::begin(pool, begin, "migrating").await?;
     let prepare = in_schema(&format!("{LOCK}{PREPARE}"), &options.schema, lanes);
     sqlx::raw_sql(AssertSqlSafe(prepare))

@@ -1,8 +1,9 @@
 //! Work that must happen once, in the caller's transaction: an HTTP request with an Idempotency-Key.
 
-use crate::store::Tables;
-use eventloom_core::{ConsumerName, ports::OnceClaim};
+use crate::{prune::micros, store::Tables};
+use eventloom_core::{ConsumerName, OffsetDateTime, ports::OnceClaim};
 use sqlx::{PgConnection, Row};
+use std::time::Duration;
 
 /// Held until the end of the caller's transaction, so a second holder of the key is told at once instead of waiting. The
 /// form with two keys: those with one carry the marks of writers, which readers of the log look at. Two keys that hash
@@ -13,6 +14,13 @@ const LOOK: &str = "SELECT request, result FROM eventloom.inbox WHERE consumer =
 const CLAIM: &str = "
 INSERT INTO eventloom.inbox (consumer, id, handled_at, request) VALUES ($1, $2, clock_timestamp(), $3)
 ON CONFLICT DO NOTHING";
+/// The time of the statement: that of the clock is no index condition.
+const FORGET: &str = "
+DELETE FROM eventloom.inbox i USING (
+       SELECT consumer, id FROM eventloom.inbox
+        WHERE request IS NOT NULL AND handled_at < coalesce($3, statement_timestamp()) - $1 * interval '1 microsecond'
+        ORDER BY handled_at LIMIT $2 FOR UPDATE SKIP LOCKED) old
+ WHERE i.consumer = old.consumer AND i.id = old.id";
 const RECORD: &str = "UPDATE eventloom.inbox SET result = $3 WHERE consumer = $1 AND id = $2";
 
 pub(crate) async fn claim(
@@ -46,6 +54,17 @@ pub(crate) async fn claim(
         // Only a program that does not take the lock can have come in between.
         _ => Ok(OnceClaim::InProgress),
     }
+}
+
+pub(crate) async fn forget(
+    tables: &Tables,
+    connection: &mut PgConnection,
+    window: Duration,
+    rows_max: u32,
+    now: Option<OffsetDateTime>,
+) -> Result<u64, sqlx::Error> {
+    let query = tables.query(FORGET).bind(micros(window)).bind(i64::from(rows_max));
+    Ok(query.bind(now).execute(connection).await?.rows_affected())
 }
 
 pub(crate) async fn record(

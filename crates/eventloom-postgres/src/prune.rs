@@ -43,11 +43,7 @@ impl Postgres {
         let doing = while_doing("pruning the log");
         let mut tx = self.own("pruning the log").await?;
         let Some(locked) = self.query(LOCK).fetch_optional(&mut *tx).await.map_err(&doing)? else {
-            return Ok(Pruned {
-                rows: 0,
-                pruned_to: self.pruned_to(&mut tx).await?,
-                more: false,
-            });
+            return Ok(Pruned::new(0, self.pruned_to(&mut tx).await?, false));
         };
         let pruned_to: i64 = locked.try_get(0).map_err(&doing)?;
         let floor = self.query(FLOOR).fetch_one(&mut *tx).await.map_err(&doing)?;
@@ -82,11 +78,7 @@ impl Postgres {
         faults::point("prune.before_commit");
         tx.commit_own().await?;
         faults::point("prune.after_commit");
-        Ok(Pruned {
-            rows: deleted.rows_affected(),
-            pruned_to: Position(last),
-            more,
-        })
+        Ok(Pruned::new(deleted.rows_affected(), Position(last), more))
     }
 
     async fn pruned_to(&self, connection: &mut PgConnection) -> Result<Position, StoreError> {
@@ -100,11 +92,7 @@ impl Postgres {
 /// Gives the lock back before it answers, or the next call would take this one for another instance.
 async fn nothing(tx: PostgresTransaction, pruned_to: i64) -> Result<Pruned, StoreError> {
     tx.rollback().await?;
-    Ok(Pruned {
-        rows: 0,
-        pruned_to: Position(pruned_to),
-        more: false,
-    })
+    Ok(Pruned::new(0, Position(pruned_to), false))
 }
 
 /// A duration as SQL takes it.

@@ -181,11 +181,8 @@ fn lanes_of(rows: &[PgRow]) -> Result<BTreeMap<String, Vec<LaneStatus>>, sqlx::E
     let mut lanes: BTreeMap<String, Vec<LaneStatus>> = BTreeMap::new();
     for row in rows {
         let (lane, position) = (Lane(row.try_get(1)?), Position(row.try_get(2)?));
-        lanes.entry(row.try_get(0)?).or_default().push(LaneStatus {
-            lane,
-            position,
-            owner: row.try_get(3)?,
-        });
+        let lane = LaneStatus::new(lane, position, row.try_get(3)?);
+        lanes.entry(row.try_get(0)?).or_default().push(lane);
     }
     Ok(lanes)
 }
@@ -198,16 +195,14 @@ fn with_lanes(mut reader: ReaderStatus, lanes: &mut BTreeMap<String, Vec<LaneSta
 fn reader(row: &PgRow) -> Result<ReaderStatus, sqlx::Error> {
     let count = |column: usize| row.try_get::<i64, _>(column).map(i64::unsigned_abs);
     let age: Option<i64> = row.try_get(3)?;
-    Ok(ReaderStatus {
-        name: row.try_get(0)?,
-        paused: row.try_get(1)?,
-        lag_messages: count(2)?,
-        oldest: age.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())),
-        held_keys: count(4)?,
-        waiting: count(5)?,
-        dead: count(6)?,
-        first_dead_at: row.try_get(7)?,
-        last_error: row.try_get(8)?,
-        lanes: Vec::new(),
-    })
+    let mut reader = ReaderStatus::new(row.try_get::<String, _>(0)?);
+    reader.paused = row.try_get(1)?;
+    reader.lag_messages = count(2)?;
+    reader.oldest = age.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs()));
+    reader.held_keys = count(4)?;
+    reader.waiting = count(5)?;
+    reader.dead = count(6)?;
+    reader.first_dead_at = row.try_get(7)?;
+    reader.last_error = row.try_get(8)?;
+    Ok(reader)
 }

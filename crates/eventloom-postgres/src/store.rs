@@ -118,7 +118,7 @@ pub struct PostgresBuilder {
 #[non_exhaustive]
 pub enum OpenError {
     /// No answer.
-    #[error("cannot reach Postgres at {place}: {source}")]
+    #[error("cannot reach Postgres at {place}")]
     Unreachable {
         /// Host and database.
         place: String,

@@ -5,7 +5,14 @@ use std::time::Duration;
 /// Exponential back-off with full jitter: a random wait between nothing and `first * 2^(attempt-1)`, `most` at most.
 ///
 /// Full jitter spreads what failed together, after AWS's "Exponential Backoff and Jitter".
+///
+/// ```
+/// use eventloom_runtime::Backoff;
+/// use std::time::Duration;
+/// let backoff = Backoff::default().first(Duration::from_secs(1));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Backoff {
     /// Ceiling of the wait after the first attempt.
     pub first: Duration,
@@ -23,6 +30,20 @@ impl Default for Backoff {
 }
 
 impl Backoff {
+    /// Sets the ceiling of the wait after the first attempt; 500 ms unless changed.
+    #[must_use]
+    pub fn first(mut self, wait: Duration) -> Self {
+        self.first = wait;
+        self
+    }
+
+    /// Sets the ceiling of all waits; 5 minutes unless changed.
+    #[must_use]
+    pub fn most(mut self, wait: Duration) -> Self {
+        self.most = wait;
+        self
+    }
+
     /// The longest wait that may follow this attempt (counted from 1).
     pub fn ceiling(&self, attempt: u32) -> Duration {
         let doublings = attempt.saturating_sub(1).min(30);

@@ -13,6 +13,7 @@ use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
 
 /// What happens to a keyed message that keeps failing. Unkeyed messages are always set aside alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Poison {
     /// Its key waits behind it; every other key flows. The default.
     #[default]
@@ -25,6 +26,7 @@ pub enum Poison {
 
 /// What happens to a message on a topic of the consumer whose type has no handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum Unhandled {
     /// Acknowledged and counted. The default: services add types before all consumers know them.
     #[default]
@@ -35,6 +37,7 @@ pub enum Unhandled {
 
 /// How handlers run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Mode {
     /// In a transaction with inbox and cursor.
     Transaction,
@@ -50,8 +53,15 @@ pub(crate) enum Handlers<S: Store> {
 
 /// A consumer group: everything that has its name shares its cursors, inbox and held messages.
 ///
-/// ```ignore
-/// Consumer::new("invoicing").topic(ORDERS).handle(invoice).attempts(8).on_poison(Park)
+/// ```
+/// use eventloom_core::{Topic, ports::Store};
+/// use eventloom_runtime::{Consumer, Handler, Poison};
+///
+/// const ORDERS: Topic = Topic::new("orders");
+///
+/// fn invoicing<S: Store, M: 'static>(invoice: impl Handler<S, M>) -> Consumer<S> {
+///     Consumer::new("invoicing").topic(ORDERS).handle(invoice).attempts(8).on_poison(Poison::Park)
+/// }
 /// ```
 pub struct Consumer<S: Store> {
     pub(crate) name: String,

@@ -42,7 +42,11 @@ impl Delivery<'_> {
     }
 
     pub(crate) fn for_test() -> Delivery<'static> {
-        let envelope = Envelope::new(Uuid::now_v7().to_string(), "test", "test", OffsetDateTime::now_utc());
+        let id = Uuid::now_v7().to_string();
+        Delivery::for_test_with(Envelope::new(id, "test", "test", OffsetDateTime::now_utc()))
+    }
+
+    pub(crate) fn for_test_with(envelope: Envelope) -> Delivery<'static> {
         Delivery {
             envelope: Cow::Owned(envelope),
             consumer: Cow::Owned(ConsumerName::parse("test").unwrap_or_else(|_| unreachable!("a legal name"))),
@@ -60,11 +64,14 @@ pub(crate) enum Buffer<'a> {
 }
 
 impl Buffer<'_> {
-    pub(crate) fn rows(&mut self) -> &mut Vec<NewEvent> {
+    /// Returns the row's logical id.
+    pub(crate) fn push(&mut self, row: NewEvent) -> Uuid {
+        let id = row.id();
         match self {
-            Buffer::Engine(rows) => rows,
-            Buffer::Own(rows) => rows,
+            Buffer::Engine(rows) => rows.push(row),
+            Buffer::Own(rows) => rows.push(row),
         }
+        id
     }
 
     pub(crate) fn read(&self) -> &[NewEvent] {
@@ -83,10 +90,22 @@ impl Buffer<'_> {
 ///
 /// A handler is an ordinary function, so its test calls it:
 ///
-/// ```ignore
-/// let mut cx = Context::for_test(&mut connection);
-/// invoice(event, &mut cx).await?;
-/// assert_eq!(cx.published()[0].event_type(), "invoiced");
+/// ```
+/// use eventloom_core::{NewEvent, PublishError, Topic, ports::Store};
+/// use eventloom_runtime::Context;
+///
+/// async fn invoice<S: Store>(order: String, cx: &mut Context<'_, S>) -> Result<(), PublishError> {
+///     let invoiced = NewEvent::untyped(Topic::new("invoices"), "order.invoiced").with_key(order);
+///     cx.publish_row(invoiced).await?;
+///     Ok(())
+/// }
+///
+/// async fn test_of_invoice<S: Store>(connection: &mut S::Connection) -> Result<(), PublishError> {
+///     let mut cx = Context::<S>::for_test(connection);
+///     invoice("order-17".to_owned(), &mut cx).await?;
+///     assert_eq!(cx.published()[0].event_type(), "order.invoiced");
+///     Ok(())
+/// }
 /// ```
 pub struct Context<'a, S: Store> {
     connection: &'a mut S::Connection,
@@ -109,19 +128,15 @@ impl<'a, S: Store> Context<'a, S> {
 
     /// A context for a unit test of a handler, on a connection (usually in a transaction that is rolled back).
     pub fn for_test(connection: &'a mut S::Connection) -> Self {
-        Context {
-            connection,
-            delivery: Delivery::for_test(),
-            outgoing: Buffer::Own(Vec::new()),
-        }
+        Context::of_test(connection, Delivery::for_test())
     }
 
     /// As [`Context::for_test`], with an envelope of the test's own.
     pub fn for_test_with(connection: &'a mut S::Connection, envelope: Envelope) -> Self {
-        let delivery = Delivery {
-            envelope: Cow::Owned(envelope),
-            ..Delivery::for_test()
-        };
+        Context::of_test(connection, Delivery::for_test_with(envelope))
+    }
+
+    fn of_test(connection: &'a mut S::Connection, delivery: Delivery<'a>) -> Self {
         Context {
             connection,
             delivery,
@@ -157,21 +172,17 @@ impl<'a, S: Store> Context<'a, S> {
     /// Publishes an event in the transaction of this handler: it exists if and when the effect does.
     ///
     /// Correlation and causation are set from the message that is being handled, and its trace context is carried on.
-    /// The row is written directly before the commit, in the order of the calls.
+    /// The row is written directly before the commit, in the order of the calls. Returns its logical id.
     ///
     /// # Errors
     /// The event does not encode or is over a limit: nothing was buffered, and the handler may go on.
-    pub async fn publish<E: Event>(&mut self, topic: Topic, event: &E) -> Result<(), PublishError> {
-        let row = self.delivery.caused(topic, event)?;
-        self.outgoing.rows().push(row);
-        Ok(())
+    pub async fn publish<E: Event>(&mut self, topic: Topic, event: &E) -> Result<Uuid, PublishError> {
+        Ok(self.outgoing.push(self.delivery.caused(topic, event)?))
     }
 
     /// As [`Context::publish`], for a row without a Rust type behind it.
-    pub async fn publish_row(&mut self, row: NewEvent) -> Result<(), PublishError> {
-        let row = self.delivery.caused_row(row)?;
-        self.outgoing.rows().push(row);
-        Ok(())
+    pub async fn publish_row(&mut self, row: NewEvent) -> Result<Uuid, PublishError> {
+        Ok(self.outgoing.push(self.delivery.caused_row(row)?))
     }
 
     /// What has been published so far.

@@ -5,7 +5,9 @@ use crate::{
     failure::Failed,
     handler::{Flat, Function, Struct, decode},
 };
-use eventloom_core::{BoxFuture, Classify, ConsumerName, Envelope, Event, NewEvent, Payload, PublishError, Topic};
+use eventloom_core::{
+    BoxFuture, Classify, ConsumerName, Envelope, Event, NewEvent, Payload, PublishError, Topic, Uuid,
+};
 use serde::Serialize;
 use std::{future::Future, marker::PhantomData, time::Instant};
 
@@ -34,6 +36,11 @@ impl<'a> EffectContext<'a> {
     /// A context for a unit test of a handler.
     pub fn for_test() -> EffectContext<'static> {
         EffectContext::new(Delivery::for_test(), false, Buffer::Own(Vec::new()))
+    }
+
+    /// As [`EffectContext::for_test`], with an envelope of the test's own.
+    pub fn for_test_with(envelope: Envelope) -> EffectContext<'static> {
+        EffectContext::new(Delivery::for_test_with(envelope), false, Buffer::Own(Vec::new()))
     }
 
     /// Stable over attempts, restarts and instances: `consumer/logical id`.
@@ -66,14 +73,19 @@ impl<'a> EffectContext<'a> {
         self.delivery.deadline
     }
 
-    /// Publishes an event in the transaction that stores the result of this call.
+    /// Publishes an event in the transaction that stores the result of this call. Returns its logical id.
+    ///
+    /// Correlation and causation are set from the message that is being handled, and its trace context is carried on.
     ///
     /// # Errors
     /// The event does not encode or is over a limit: nothing was buffered.
-    pub async fn publish<E: Event>(&mut self, topic: Topic, event: &E) -> Result<(), PublishError> {
-        let row = self.delivery.caused(topic, event)?;
-        self.outgoing.rows().push(row);
-        Ok(())
+    pub async fn publish<E: Event>(&mut self, topic: Topic, event: &E) -> Result<Uuid, PublishError> {
+        Ok(self.outgoing.push(self.delivery.caused(topic, event)?))
+    }
+
+    /// As [`EffectContext::publish`], for a row without a Rust type behind it.
+    pub async fn publish_row(&mut self, row: NewEvent) -> Result<Uuid, PublishError> {
+        Ok(self.outgoing.push(self.delivery.caused_row(row)?))
     }
 
     /// What has been published so far.

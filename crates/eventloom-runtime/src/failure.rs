@@ -1,6 +1,6 @@
 //! What is kept of a failed attempt: the chain of errors, and a fingerprint to group by.
 
-use eventloom_core::{RetryClass, StoreErrorKind, ports::Failure};
+use eventloom_core::{RetryClass, StoreErrorKind, chain, ports::Failure};
 use std::error::Error;
 
 const ERROR_BYTES_MAX: usize = 4096;
@@ -33,20 +33,9 @@ impl Failed {
     }
 
     pub(crate) fn of(error: &(dyn Error + 'static), class: RetryClass, store: Option<StoreErrorKind>) -> Self {
-        let mut text = error.to_string();
-        let mut next = error.source();
-        while let Some(source) = next {
-            let line = source.to_string();
-            // Transparent wrappers repeat what stands there already.
-            if !text.ends_with(&line) {
-                text.push_str(": ");
-                text.push_str(&line);
-            }
-            next = source.source();
-        }
         Failed {
             class,
-            failure: of_text(text),
+            failure: of_text(chain(error).to_string()),
             store,
         }
     }

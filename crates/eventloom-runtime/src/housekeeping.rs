@@ -2,7 +2,7 @@
 
 use crate::group::{Group, Process, count};
 use eventloom_core::{
-    StoreError,
+    StoreError, chain,
     ports::{Backend, Cursor, Move, Transaction},
 };
 use std::{sync::Arc, time::Duration};
@@ -26,7 +26,7 @@ pub(crate) async fn stride<S: Backend>(group: Arc<Group<S>>) {
                 group.done(cursors);
             }
             Some(Err(error)) => {
-                tracing::debug!(consumer = %group.name(), %error, "idle cursors were not moved");
+                tracing::debug!(consumer = %group.name(), error = %chain(&error), "idle cursors were not moved");
                 count(&group.counters.fenced, 1);
                 group.forget(cursors);
             }
@@ -42,17 +42,31 @@ async fn commit_moves<S: Backend>(group: &Group<S>, moves: &[Move]) -> Result<()
     Ok(())
 }
 
-/// Prunes the log and the inboxes in bounded steps; runs until the process stops.
-pub(crate) async fn prune<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<Group<S>>>, keep: Option<Duration>) {
+/// How long things are kept that nobody needs any more.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Keep {
+    /// Rows of the log; `None`: for ever.
+    pub(crate) log: Option<Duration>,
+    /// Keys of [`once`](crate::once); `None`: for ever.
+    pub(crate) once: Option<Duration>,
+}
+
+/// Prunes the log, the inboxes and the keys of requests in bounded steps; runs until the process stops.
+pub(crate) async fn prune<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<Group<S>>>, keep: Keep) {
     while pause(&process, PRUNE_EVERY).await {
-        if let Some(keep) = keep
+        if let Some(window) = keep.once
+            && let Err(error) = forget_once(&process, window).await
+        {
+            tracing::warn!(error = %chain(&error), "keys of requests were not pruned");
+        }
+        if let Some(keep) = keep.log
             && let Err(error) = prune_log(&process, keep).await
         {
-            tracing::warn!(%error, "the log was not pruned");
+            tracing::warn!(error = %chain(&error), "the log was not pruned");
         }
         for group in &groups {
             if let Err(error) = forget_handled(group).await {
-                tracing::warn!(consumer = %group.name(), %error, "the inbox was not pruned");
+                tracing::warn!(consumer = %group.name(), error = %chain(&error), "the inbox was not pruned");
             }
         }
     }
@@ -62,6 +76,19 @@ async fn prune_log<S: Backend>(process: &Process<S>, keep: Duration) -> Result<(
     while !process.stopping.is_cancelled() {
         let pruned = process.store.prune(keep, ROWS_MAX, process.clock.bind()).await?;
         if !pruned.more {
+            break;
+        }
+    }
+    Ok(())
+}
+
+async fn forget_once<S: Backend>(process: &Process<S>, window: Duration) -> Result<(), StoreError> {
+    while !process.stopping.is_cancelled() {
+        let rows = process
+            .store
+            .forget_once(window, ROWS_MAX, process.clock.bind())
+            .await?;
+        if rows < u64::from(ROWS_MAX) {
             break;
         }
     }

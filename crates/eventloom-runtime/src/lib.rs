@@ -41,5 +41,5 @@ pub use context::Context;
 pub use effect::{EffectContext, EffectHandle, EffectHandler};
 pub use handler::{Function, Handle, Handler, Struct};
 pub use health::{ConsumerHealth, Health};
-pub use once::{Once, OnceError, once};
+pub use once::{Once, OnceError, once, once_in};
 pub use service::{Eventloom, Service, ShutdownError, StartError};

@@ -7,7 +7,7 @@ use eventloom_core::{
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-/// What [`once`] came to.
+/// What [`once`] came to. Exhaustive: a caller answers both.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Once<T> {
     /// The work was done now; commit the transaction.
@@ -45,7 +45,7 @@ pub enum OnceError<E> {
     #[error(transparent)]
     Work(E),
     /// The stored result does not decode as the type asked for, or the new one does not encode.
-    #[error("the stored result does not fit: {0}")]
+    #[error("the stored result does not fit")]
     Result(#[source] serde_json::Error),
     /// The store failed.
     #[error(transparent)]
@@ -57,13 +57,33 @@ pub enum OnceError<E> {
 ///
 /// The caller commits. When `work` fails, the caller rolls back, and the key can be used again.
 ///
-/// ```ignore
-/// let mut tx = pool.begin().await?;
-/// let placed = once(&mut *tx, &scope, idempotency_key, &request, async |connection: &mut PgConnection| {
-///     place_order(connection, &request).await
-/// })
-/// .await?;
-/// tx.commit().await?;
+/// The keys stand in the tables of the default schema, and its statements are prepared; [`once_in`] goes by the store's
+/// own. They are kept for [`Eventloom::keep_once`](crate::Eventloom::keep_once).
+///
+/// ```
+/// use eventloom_core::{ConsumerName, ports::{ConnectionOf, Inbox}};
+/// use eventloom_runtime::{Once, OnceError, once};
+///
+/// #[derive(serde::Serialize)]
+/// struct PlaceOrder { item: String }
+///
+/// async fn place_order<C>(connection: &mut C, order: &PlaceOrder) -> Result<i64, std::io::Error> {
+///     Ok(17) // your INSERT, on this connection
+/// }
+///
+/// /// The caller commits when this is `Ok`, and rolls back otherwise.
+/// async fn post<S: Inbox>(
+///     connection: &mut S::Connection, // `&mut *tx`
+///     idempotency_key: &str,
+///     order: PlaceOrder,
+/// ) -> Result<Once<i64>, OnceError<std::io::Error>>
+/// where
+///     S::Connection: ConnectionOf<S>,
+/// {
+///     let scope = ConsumerName::parse("http-orders").expect("a legal name");
+///     let work = async |connection: &mut S::Connection| place_order(connection, &order).await;
+///     once::<S, _, _, _, _>(connection, &scope, idempotency_key, &order, work).await
+/// }
 /// ```
 ///
 /// # Errors
@@ -84,17 +104,52 @@ where
     R: Serialize + ?Sized,
     T: Serialize + DeserializeOwned,
 {
-    let tables = S::Tables::default();
+    once_on::<S, R, T, E>(&S::Tables::default(), connection, scope, key, request, work).await
+}
+
+/// As [`once`], in the tables of this store: under its schema, and as a pooler wants it.
+///
+/// # Errors
+/// See [`OnceError`]; after any of them, roll back.
+pub async fn once_in<S, R, T, E>(
+    store: &S,
+    connection: &mut S::Connection,
+    scope: &ConsumerName,
+    key: &str,
+    request: &R,
+    work: impl AsyncFnOnce(&mut S::Connection) -> Result<T, E>,
+) -> Result<Once<T>, OnceError<E>>
+where
+    S: Inbox,
+    R: Serialize + ?Sized,
+    T: Serialize + DeserializeOwned,
+{
+    once_on::<S, R, T, E>(store.tables(), connection, scope, key, request, work).await
+}
+
+async fn once_on<S, R, T, E>(
+    tables: &S::Tables,
+    connection: &mut S::Connection,
+    scope: &ConsumerName,
+    key: &str,
+    request: &R,
+    work: impl AsyncFnOnce(&mut S::Connection) -> Result<T, E>,
+) -> Result<Once<T>, OnceError<E>>
+where
+    S: Inbox,
+    R: Serialize + ?Sized,
+    T: Serialize + DeserializeOwned,
+{
     let request = serde_json::to_vec(request).map_err(OnceError::Result)?;
     let fingerprint = Sha256::digest(&request);
-    let claim = S::once_claim(&tables, connection, scope, key, &fingerprint)
+    let claim = S::once_claim(tables, connection, scope, key, &fingerprint)
         .await
         .map_err(OnceError::Store)?;
     match claim {
         OnceClaim::New => {
             let result = work(connection).await.map_err(OnceError::Work)?;
             let json = serde_json::to_string(&result).map_err(OnceError::Result)?;
-            S::once_record(&tables, connection, scope, key, &json)
+            S::once_record(tables, connection, scope, key, &json)
                 .await
                 .map_err(OnceError::Store)?;
             Ok(Once::Done(result))

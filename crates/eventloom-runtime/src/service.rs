@@ -6,12 +6,13 @@ use crate::{
     drain, fetch,
     group::{Group, Process, Settings},
     health::{ConsumerHealth, Health},
-    housekeeping, membership,
+    housekeeping::{self, Keep},
+    membership,
     tail::Tail,
     worker,
 };
 use eventloom_core::{
-    Clock, ConsumerName, NameError, OwnerId, StoreErrorKind,
+    Clock, ConsumerName, NameError, OwnerId, StoreErrorKind, chain,
     ports::{Backend, Capacity, RegisterError},
 };
 use futures::FutureExt;
@@ -25,22 +26,30 @@ const CALLS_DEFAULT: u32 = 16;
 const WORKERS_DEFAULT: u32 = 4;
 /// The longest that one handler may run.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// How long the results of requests are kept, unless said otherwise.
+const ONCE_WINDOW: Duration = Duration::from_secs(7 * 24 * 3600);
 const REGISTER_RETRY_FIRST: Duration = Duration::from_millis(100);
 const REGISTER_RETRY_MOST: Duration = Duration::from_secs(5);
 
 /// A service's events: its store, and the consumers that follow its log.
 ///
-/// ```ignore
-/// let service = Eventloom::new(store).consumer(invoicing).start().await?;
-/// shutdown_signal().await;
-/// service.shutdown(Duration::from_secs(30)).await?;
+/// ```
+/// use eventloom_core::ports::Backend;
+/// use eventloom_runtime::{Consumer, Eventloom};
+/// use std::{error::Error, future::Future, time::Duration};
+///
+/// async fn run<S: Backend>(store: S, invoicing: Consumer<S>, stop: impl Future) -> Result<(), Box<dyn Error>> {
+///     let service = Eventloom::new(store).consumer(invoicing).start().await?;
+///     stop.await;
+///     Ok(service.shutdown(Duration::from_secs(30)).await?)
+/// }
 /// ```
 pub struct Eventloom<S: Backend> {
     store: S,
     consumers: Vec<Consumer<S>>,
     clock: Arc<dyn Clock>,
     host: String,
-    prune_keep: Option<Duration>,
+    keep: Keep,
 }
 
 /// A service was not started. Nothing runs.
@@ -65,7 +74,7 @@ pub enum StartError {
         why: String,
     },
     /// The consumer could not be registered.
-    #[error("consumer {name:?} cannot begin: {source}")]
+    #[error("consumer {name:?} cannot begin")]
     Register {
         /// The consumer.
         name: String,
@@ -92,7 +101,10 @@ impl<S: Backend> Eventloom<S> {
             consumers: Vec::new(),
             clock: Arc::new(TokioClock),
             host: host.unwrap_or_default().trim().to_owned(),
-            prune_keep: Some(Duration::ZERO),
+            keep: Keep {
+                log: Some(Duration::ZERO),
+                once: Some(ONCE_WINDOW),
+            },
         }
     }
 
@@ -121,7 +133,17 @@ impl<S: Backend> Eventloom<S> {
     /// nothing; `None` turns it off.
     #[must_use]
     pub fn keep_log(mut self, keep: Option<Duration>) -> Self {
-        self.prune_keep = keep;
+        self.keep.log = keep;
+        self
+    }
+
+    /// How long results of [`once`](crate::once) are kept under their keys, of whatever scope; 7 days unless said
+    /// otherwise, and for ever with `None`. A key that comes again later is new. Where several services share a database
+    /// the shortest window decides; where none runs consumers, call
+    /// [`forget_once`](eventloom_core::ports::Inbox::forget_once) yourself.
+    #[must_use]
+    pub fn keep_once(mut self, window: Option<Duration>) -> Self {
+        self.keep.once = window;
         self
     }
 
@@ -170,7 +192,7 @@ impl<S: Backend> Eventloom<S> {
         }
         tasks.spawn(until(
             abort.clone(),
-            housekeeping::prune(process.clone(), groups.clone(), self.prune_keep),
+            housekeeping::prune(process.clone(), groups.clone(), self.keep),
         ));
         Ok(Service {
             process,
@@ -240,7 +262,7 @@ async fn register<S: Backend>(process: &Process<S>, settings: &Settings) -> Resu
                         | StoreErrorKind::Indeterminate
                 ) =>
             {
-                tracing::warn!(store = %process.store.place(), %error, "waiting for the store");
+                tracing::warn!(store = %process.store.place(), error = %chain(&error), "waiting for the store");
                 process.clock.sleep(retry).await;
                 retry = (retry * 2).min(REGISTER_RETRY_MOST);
             }

@@ -132,6 +132,7 @@ CREATE TABLE eventloom_inbox (
     PRIMARY KEY (consumer, id)
 ) WITHOUT ROWID;
 CREATE INDEX eventloom_inbox_handled ON eventloom_inbox (consumer, handled_at) WHERE handled_at IS NOT NULL;
+CREATE INDEX eventloom_inbox_once ON eventloom_inbox (handled_at) WHERE request IS NOT NULL;
 
 CREATE TABLE eventloom_attempts (
     consumer TEXT    NOT NULL,

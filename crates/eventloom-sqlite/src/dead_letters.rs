@@ -234,19 +234,18 @@ async fn letters_of(
 fn letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
     let after = MESSAGE_COLUMNS;
     let time = |column: usize| Ok::<_, sqlx::Error>(row.try_get::<Option<i64>, _>(after + column)?.map(time_of));
-    Ok(DeadLetter {
-        message: recorded(row, 0, Lane(row.try_get(after)?))?,
-        consumer: row.try_get(after + 1)?,
-        state: state_of(optional_text(row, after + 2)?.as_deref()),
-        queued: row.try_get(after + 3)?,
-        attempts: row.try_get(after + 4)?,
-        due_at: time(5)?,
-        error: optional_text(row, after + 6)?,
-        fingerprint: optional_text(row, after + 7)?,
-        first_failed_at: time(8)?,
-        last_failed_at: time(9)?,
-        held_at: time_of(row.try_get(after + 10)?),
-        held_by: row.try_get(after + 11)?,
-        redriven: row.try_get(after + 12)?,
-    })
+    let message = recorded(row, 0, Lane(row.try_get(after)?))?;
+    let state = state_of(optional_text(row, after + 2)?.as_deref());
+    let held_at = time_of(row.try_get(after + 10)?);
+    let held_by: String = row.try_get(after + 11)?;
+    let mut letter = DeadLetter::new(row.try_get::<String, _>(after + 1)?, message, state, held_at, held_by);
+    letter.queued = row.try_get(after + 3)?;
+    letter.attempts = row.try_get(after + 4)?;
+    letter.due_at = time(5)?;
+    letter.error = optional_text(row, after + 6)?;
+    letter.fingerprint = optional_text(row, after + 7)?;
+    letter.first_failed_at = time(8)?;
+    letter.last_failed_at = time(9)?;
+    letter.redriven = row.try_get(after + 12)?;
+    Ok(letter)
 }

@@ -34,15 +34,11 @@ const RECORD: &str = concat!(
 const UNCLAIM: &str = "DELETE FROM eventloom_inbox WHERE consumer = ?1 AND id IN (SELECT value FROM json_each(?2))";
 const RESULT: &str = "SELECT coalesce(result, 'null') FROM eventloom_inbox \
                       WHERE consumer = ?1 AND id = ?2 AND handled_at IS NOT NULL";
-/// Whether somebody else who lives still holds an unfinished claim: the lane has the epoch of the claim, and its owner's
-/// lease lasts.
-const EFFECTS: &str = concat!(
-    "SELECT i.id, i.handled_at IS NOT NULL, i.effect_lane, EXISTS ( \
-         SELECT 1 FROM eventloom_cursors c JOIN eventloom_members m ON m.reader = c.reader AND m.owner = c.owner \
-         WHERE c.reader = i.consumer AND c.lane = i.effect_lane AND c.epoch = i.effect_epoch AND m.lease_until > ",
-    now!("?3"),
-    ") FROM eventloom_inbox i WHERE i.consumer = ?1 AND i.id IN (SELECT value FROM json_each(?2))"
-);
+/// Whether a claim that was not finished stands: it is over with its epoch, and when its lane was handed over.
+const EFFECTS: &str = "SELECT i.id, i.handled_at IS NOT NULL, i.effect_lane, EXISTS ( \
+         SELECT 1 FROM eventloom_cursors c \
+         WHERE c.reader = i.consumer AND c.lane = i.effect_lane AND c.epoch = i.effect_epoch AND c.owner IS NOT NULL \
+     ) FROM eventloom_inbox i WHERE i.consumer = ?1 AND i.id IN (SELECT value FROM json_each(?2))";
 const CLAIM_EFFECTS: &str = "INSERT INTO eventloom_inbox (consumer, id, effect_lane, effect_epoch) \
                              SELECT ?1, value ->> 0, value ->> 1, value ->> 2 FROM json_each(?2) WHERE true \
                              ON CONFLICT (consumer, id) DO UPDATE \
@@ -72,6 +68,7 @@ pub(crate) const STATEMENTS: &[(&str, &str)] = &[
     ("inbox.once_claim", once::CLAIM),
     ("inbox.once_look", once::LOOK),
     ("inbox.once_record", once::RECORD),
+    ("inbox.once_forget", once::FORGET),
 ];
 
 impl Inbox for Sqlite {
@@ -140,14 +137,11 @@ impl Inbox for Sqlite {
         connection: &mut SqliteConnection,
         consumer: &ConsumerName,
         requests: &[EffectRequest<'_>],
-        now: Option<OffsetDateTime>,
+        _now: Option<OffsetDateTime>,
     ) -> Result<Vec<EffectClaim>, StoreError> {
         let claiming = failed("claiming calls");
         let ids = array(requests.iter().map(|request| request.id));
-        let look = sqlx::query_as(EFFECTS)
-            .bind(consumer.as_str())
-            .bind(ids)
-            .bind(bound(now));
+        let look = sqlx::query_as(EFFECTS).bind(consumer.as_str()).bind(ids);
         let rows: Vec<(String, bool, Option<i16>, bool)> = look.fetch_all(&mut *connection).await.map_err(claiming)?;
         let there: HashMap<&str, _> = rows
             .iter()
@@ -214,6 +208,18 @@ impl Inbox for Sqlite {
             .await
             .map_err(failed("forgetting handled messages"))?
             .rows_affected();
+        tx.commit().await?;
+        Ok(forgotten)
+    }
+
+    async fn forget_once(
+        &self,
+        window: Duration,
+        rows_max: u32,
+        now: Option<OffsetDateTime>,
+    ) -> Result<u64, StoreError> {
+        let mut tx = self.begin_write().await?;
+        let forgotten = once::forget(&mut tx, window, rows_max, now).await?;
         tx.commit().await?;
         Ok(forgotten)
     }

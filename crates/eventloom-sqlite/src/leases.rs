@@ -118,11 +118,7 @@ impl Leases for Sqlite {
             .await
             .map_err(registering)?;
         tx.commit().await?;
-        Ok(Registration {
-            created,
-            begins_after,
-            pruned_to,
-        })
+        Ok(Registration::new(created, begins_after, pruned_to))
     }
 
     async fn keep(

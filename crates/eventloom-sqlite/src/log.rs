@@ -166,13 +166,7 @@ impl Log for Sqlite {
             .map_err(|error| StoreError::new(StoreErrorKind::Other, "reading the identity of the log", error))?;
         let horizon = Position(row.try_get(2).map_err(asking)?);
         let pruned_to = Position(row.try_get(1).map_err(asking)?);
-        Ok(LogStatus {
-            identity,
-            head: horizon,
-            horizon,
-            pruned_to,
-            held_by: None,
-        })
+        Ok(LogStatus::new(identity, horizon, pruned_to))
     }
 
     async fn position_at(&self, time: OffsetDateTime) -> Result<Position, StoreError> {

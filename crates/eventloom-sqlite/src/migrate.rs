@@ -29,7 +29,14 @@ const STEPS: &[Step] = &[Step {
 }];
 
 /// What to migrate.
+///
+/// ```
+/// use eventloom_sqlite::MigrateOptions;
+/// use std::time::Duration;
+/// let options = MigrateOptions::default().lock_timeout(Duration::from_secs(2));
+/// ```
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct MigrateOptions {
     /// Lanes of the log. `None`: 64 for new tables, and those that are there stay as they are.
     pub lanes: Option<LaneCount>,
@@ -37,8 +44,25 @@ pub struct MigrateOptions {
     pub lock_timeout: Option<Duration>,
 }
 
+impl MigrateOptions {
+    /// Sets the number of lanes; other tables than with that many are an error.
+    #[must_use]
+    pub fn lanes(mut self, lanes: LaneCount) -> Self {
+        self.lanes = Some(lanes);
+        self
+    }
+
+    /// Sets how long a step waits.
+    #[must_use]
+    pub fn lock_timeout(mut self, limit: Duration) -> Self {
+        self.lock_timeout = Some(limit);
+        self
+    }
+}
+
 /// What a migration did.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Migrated {
     /// Version before; 0 for none.
     pub from: i32,
@@ -72,7 +96,7 @@ pub enum MigrateError {
         step: &'static str,
     },
     /// The store failed.
-    #[error("step {step}: {source}")]
+    #[error("step {step} of the migration failed")]
     Store {
         /// Name of the step.
         step: &'static str,

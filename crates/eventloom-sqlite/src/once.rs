@@ -2,9 +2,13 @@
 //!
 //! There is one writer at a time, so whoever asks has waited for the end of everybody else: nothing is ever in progress.
 
-use crate::{error::failed, rows::now};
-use eventloom_core::{ConsumerName, StoreError, ports::OnceClaim};
+use crate::{
+    error::failed,
+    rows::{bound, now, span},
+};
+use eventloom_core::{ConsumerName, OffsetDateTime, StoreError, ports::OnceClaim};
 use sqlx::SqliteConnection;
+use std::time::Duration;
 
 pub(crate) const CLAIM: &str = concat!(
     "INSERT INTO eventloom_inbox (consumer, id, request, handled_at) VALUES (?1, ?2, ?3, ",
@@ -13,6 +17,12 @@ pub(crate) const CLAIM: &str = concat!(
 );
 pub(crate) const LOOK: &str =
     "SELECT request IS ?3, coalesce(result, 'null') FROM eventloom_inbox WHERE consumer = ?1 AND id = ?2";
+pub(crate) const FORGET: &str = concat!(
+    "DELETE FROM eventloom_inbox WHERE (consumer, id) IN ( \
+         SELECT consumer, id FROM eventloom_inbox WHERE request IS NOT NULL AND handled_at < ",
+    now!("?3"),
+    " - ?1 ORDER BY handled_at LIMIT ?2)"
+);
 pub(crate) const RECORD: &str = "UPDATE eventloom_inbox SET result = ?3 WHERE consumer = ?1 AND id = ?2";
 
 pub(crate) async fn claim(
@@ -34,6 +44,19 @@ pub(crate) async fn claim(
     } else {
         OnceClaim::Mismatch
     })
+}
+
+pub(crate) async fn forget(
+    connection: &mut SqliteConnection,
+    window: Duration,
+    rows_max: u32,
+    now: Option<OffsetDateTime>,
+) -> Result<u64, StoreError> {
+    let forget = sqlx::query(FORGET).bind(span(window)).bind(rows_max).bind(bound(now));
+    let forgotten = forget.execute(connection).await;
+    Ok(forgotten
+        .map_err(failed("forgetting keys of requests"))?
+        .rows_affected())
 }
 
 pub(crate) async fn record(

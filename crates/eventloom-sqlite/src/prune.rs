@@ -32,11 +32,7 @@ pub(crate) async fn prune(
     now: Option<OffsetDateTime>,
 ) -> Result<Pruned, StoreError> {
     let pruning = failed("pruning the log");
-    let nothing = |pruned_to| Pruned {
-        rows: 0,
-        pruned_to: Position(pruned_to),
-        more: false,
-    };
+    let nothing = |pruned_to| Pruned::new(0, Position(pruned_to), false);
     let Ok(_turn) = store.0.pruning.try_lock() else {
         let pruned_to = sqlx::query_scalar(PRUNED_TO)
             .fetch_one(&store.0.pool)
@@ -91,9 +87,5 @@ pub(crate) async fn prune(
     faults::point("prune.before_commit");
     tx.commit().await?;
     faults::point("prune.after_commit");
-    Ok(Pruned {
-        rows,
-        pruned_to: Position(to),
-        more: old > deleted,
-    })
+    Ok(Pruned::new(rows, Position(to), old > deleted))
 }

@@ -223,11 +223,7 @@ impl Sqlite {
         let lanes: Vec<(i16, i64, Option<String>)> = lanes.fetch_all(&mut *connection).await?;
         let lanes: Vec<LaneStatus> = lanes
             .into_iter()
-            .map(|(lane, position, owner)| LaneStatus {
-                lane: Lane(lane),
-                position: Position(position),
-                owner,
-            })
+            .map(|(lane, position, owner)| LaneStatus::new(Lane(lane), Position(position), owner))
             .collect();
         let (lag_messages, oldest) = self.lag(connection, &lanes, now).await?;
         let count = |sql| sqlx::query_scalar::<_, i64>(sql).bind(&name).bind(COUNT_MAX);
@@ -243,18 +239,17 @@ impl Sqlite {
             .fetch_optional(&mut *connection)
             .await?;
         let last_error = last_error.map(|row| optional_text(&row, 0)).transpose()?.flatten();
-        Ok(ReaderStatus {
-            paused,
-            lag_messages,
-            oldest,
-            held_keys: held_keys.unsigned_abs(),
-            waiting: waiting.unsigned_abs(),
-            dead: dead.unsigned_abs(),
-            first_dead_at: first_dead.map(time_of),
-            last_error,
-            lanes,
-            name,
-        })
+        let mut reader = ReaderStatus::new(name);
+        reader.paused = paused;
+        reader.lag_messages = lag_messages;
+        reader.oldest = oldest;
+        reader.held_keys = held_keys.unsigned_abs();
+        reader.waiting = waiting.unsigned_abs();
+        reader.dead = dead.unsigned_abs();
+        reader.first_dead_at = first_dead.map(time_of);
+        reader.last_error = last_error;
+        reader.lanes = lanes;
+        Ok(reader)
     }
 
     /// Rows above the cursors, and the age of the oldest. Above the foremost cursor every row counts; between the hindmost

@@ -82,7 +82,7 @@ impl std::fmt::Debug for SharedCommitOf {
 #[non_exhaustive]
 pub enum OpenError {
     /// The file cannot be opened, or is no database.
-    #[error("the database {place} is unreachable: {source}")]
+    #[error("the database {place} is unreachable")]
     Unreachable {
         /// The file.
         place: String,

@@ -5,5 +5,8 @@
 //! The suite of the store ports is in [`store`]. A backend that passes it behaves as the engines expect; the doc comments
 //! of [`eventloom_core::ports`] are the contract, and each case is one sentence of it.
 
+#[macro_use]
+mod suite;
+
 pub mod engine;
 pub mod store;

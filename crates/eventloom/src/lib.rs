@@ -22,13 +22,13 @@ mod publish;
 pub use eventloom_core::{
     Classify, Clock, ConsumerName, Envelope, Epoch, Event, Headers, Lane, LaneCount, NameError, NewEvent,
     OffsetDateTime, OwnerId, Payload, Position, PublishError, PublishLimits, Recorded, Refusal, RetryClass, SchemaName,
-    StoreError, StoreErrorKind, Topic, Uuid, ports,
+    StoreError, StoreErrorKind, Topic, Uuid, chain, ports,
 };
 #[cfg(feature = "macros")]
 pub use eventloom_macros::Event;
 pub use eventloom_runtime::{
     Backoff, Consumer, ConsumerHealth, Context, EffectContext, EffectHandle, EffectHandler, Eventloom, Handle, Handler,
-    Health, Mode, Once, OnceError, Poison, Service, ShutdownError, StartError, TokioClock, Unhandled, once,
+    Health, Mode, Once, OnceError, Poison, Service, ShutdownError, StartError, TokioClock, Unhandled, once, once_in,
 };
 pub use ports::{DeadLetter, DeadLetters, LetterFilter, Readers, Redrive, Start};
 pub use publish::{Publish, publish, publish_all, publish_rows};
@@ -38,7 +38,7 @@ pub mod prelude {
     pub use crate::{
         Backoff, Classify, Consumer, EffectContext, EffectHandle, Event, Eventloom, Handle, NewEvent, Once,
         Poison::{Block, Park, Skip},
-        Publish, PublishError, RetryClass, Start, Topic, once,
+        Publish, PublishError, RetryClass, Start, Topic, once, once_in,
         ports::{DeadLetters, Readers},
         publish, publish_all,
     };

@@ -33,12 +33,13 @@ where
     Ok(id)
 }
 
-/// Publishes events of one type with one statement, in the order given. See [`publish`].
+/// Publishes events of one type with one statement, in the order given, and returns their logical ids in that order. See
+/// [`publish`].
 pub async fn publish_all<'e, C, S, E>(
     connection: &mut C,
     topic: Topic,
     events: impl IntoIterator<Item = &'e E>,
-) -> Result<(), PublishError>
+) -> Result<Vec<Uuid>, PublishError>
 where
     C: ConnectionOf<S>,
     S: Outbox + Store<Connection = C>,
@@ -51,8 +52,9 @@ where
     append::<C, S>(connection, &rows).await
 }
 
-/// Publishes rows, of several types and topics if need be, with one statement, in the order given. See [`publish`].
-pub async fn publish_rows<C, S>(connection: &mut C, rows: &[NewEvent]) -> Result<(), PublishError>
+/// Publishes rows, of several types and topics if need be, with one statement, in the order given, and returns their
+/// logical ids in that order. See [`publish`].
+pub async fn publish_rows<C, S>(connection: &mut C, rows: &[NewEvent]) -> Result<Vec<Uuid>, PublishError>
 where
     C: ConnectionOf<S>,
     S: Outbox + Store<Connection = C>,
@@ -60,22 +62,27 @@ where
     append::<C, S>(connection, rows).await
 }
 
-async fn append<C, S>(connection: &mut C, rows: &[NewEvent]) -> Result<(), PublishError>
+async fn append<C, S>(connection: &mut C, rows: &[NewEvent]) -> Result<Vec<Uuid>, PublishError>
 where
     C: ConnectionOf<S>,
     S: Outbox + Store<Connection = C>,
 {
-    let limits = PublishLimits::default();
+    append_within::<S>(&PublishLimits::default(), &S::Tables::default(), connection, rows).await
+}
+
+async fn append_within<S: Outbox>(
+    limits: &PublishLimits,
+    tables: &S::Tables,
+    connection: &mut S::Connection,
+    rows: &[NewEvent],
+) -> Result<Vec<Uuid>, PublishError> {
     for row in rows {
         limits.check(row)?;
     }
-    if rows.is_empty() {
-        return Ok(());
+    if !rows.is_empty() {
+        S::append(tables, connection, rows).await?;
     }
-    eventloom_core::faults::point("publish.before_insert");
-    S::append(&S::Tables::default(), connection, rows).await?;
-    eventloom_core::faults::point("publish.after_insert");
-    Ok(())
+    Ok(rows.iter().map(NewEvent::id).collect())
 }
 
 /// Publishing on a store itself, under its own table names and limits.
@@ -90,37 +97,27 @@ pub trait Publish: Outbox {
     /// A dropped future may have published.
     fn publish<E: Event>(&self, topic: Topic, event: &E) -> impl Future<Output = Result<Uuid, PublishError>> + Send {
         let row = NewEvent::of(topic, event);
+        async move { self.publish_row(row?).await }
+    }
+
+    /// As [`Publish::publish`], for a row whose id the caller knows.
+    fn publish_row(&self, row: NewEvent) -> impl Future<Output = Result<Uuid, PublishError>> + Send {
         async move {
-            let row = row?;
+            self.limits().check(&row)?;
             let id = row.id();
-            self.publish_row(row).await?;
+            self.publish_alone(row).await?;
             Ok(id)
         }
     }
 
-    /// As [`Publish::publish`], for a row whose id the caller knows.
-    fn publish_row(&self, row: NewEvent) -> impl Future<Output = Result<(), PublishError>> + Send {
-        async move {
-            self.limits().check(&row)?;
-            self.publish_alone(row).await
-        }
-    }
-
-    /// Publishes in the caller's transaction, under this store's table names and limits.
+    /// Publishes in the caller's transaction, under this store's table names and limits, and returns the logical ids in
+    /// the order of the rows.
     fn publish_in(
         &self,
         connection: &mut Self::Connection,
         rows: &[NewEvent],
-    ) -> impl Future<Output = Result<(), PublishError>> + Send {
-        async move {
-            for row in rows {
-                self.limits().check(row)?;
-            }
-            if !rows.is_empty() {
-                Self::append(self.tables(), connection, rows).await?;
-            }
-            Ok(())
-        }
+    ) -> impl Future<Output = Result<Vec<Uuid>, PublishError>> + Send {
+        async move { append_within::<Self>(self.limits(), self.tables(), connection, rows).await }
     }
 }
 

@@ -95,20 +95,20 @@ pub struct Books {
 #[non_exhaustive]
 pub enum BooksError {
     /// No connection.
-    #[error("cannot open {place}: {source}; place orders first with `cargo run --release -p orders`")]
+    #[error("cannot open {place}: {why}; place orders first with `cargo run --release -p orders`")]
     Open {
         /// File, or host and database.
         place: String,
         /// What the driver says.
-        source: sqlx::Error,
+        why: sqlx::Error,
     },
     /// The tables are missing, or of another make.
-    #[error("cannot read the tables in {place}: {source}; place orders first with `cargo run --release -p orders`")]
+    #[error("cannot read the tables in {place}: {why}; place orders first with `cargo run --release -p orders`")]
     Read {
         /// File, or host and database.
         place: String,
         /// What the driver says.
-        source: sqlx::Error,
+        why: sqlx::Error,
     },
     /// There are tables, but nothing was begun.
     #[error("no run was begun in {place}; place orders first with `cargo run --release -p orders`")]
@@ -122,9 +122,9 @@ impl Books {
     /// Reads all tables.
     pub async fn read(database: &Database) -> Result<Self, BooksError> {
         let place = database.place();
-        let open = |source| BooksError::Open {
+        let open = |why| BooksError::Open {
             place: place.clone(),
-            source,
+            why,
         };
         let books = match database {
             Database::Sqlite(path) => {
@@ -140,7 +140,7 @@ impl Books {
         match books {
             Ok(Some(books)) => Ok(books),
             Ok(None) => Err(BooksError::NoRun { place }),
-            Err(source) => Err(BooksError::Read { place, source }),
+            Err(why) => Err(BooksError::Read { place, why }),
         }
     }
 }

@@ -35,12 +35,12 @@ pub struct Input {
 #[non_exhaustive]
 pub enum InputError {
     /// The file could not be read.
-    #[error("cannot read {path}: {source}")]
+    #[error("cannot read {path}: {why}")]
     File {
         /// The file.
         path: String,
         /// Why.
-        source: io::Error,
+        why: io::Error,
     },
     /// A line is no purchase.
     #[error("line {line} is no purchase (`customer yyyymmdd number_of_cds dollar_value`): {text:?}")]
@@ -76,9 +76,9 @@ impl Input {
 
     /// Reads a file; one that ends in `.gz` is decompressed.
     pub fn read(path: &Path) -> Result<Self, InputError> {
-        let failed = |source| InputError::File {
+        let failed = |why| InputError::File {
             path: path.display().to_string(),
-            source,
+            why,
         };
         let bytes = std::fs::read(path).map_err(failed)?;
         let compressed = path.extension().is_some_and(|extension| extension == "gz");
@@ -92,9 +92,9 @@ impl Input {
 
     /// Reads a compressed file that is in memory already.
     pub fn of_gzip(bytes: &[u8]) -> Result<Self, InputError> {
-        let text = decompressed(bytes).map_err(|source| InputError::File {
+        let text = decompressed(bytes).map_err(|why| InputError::File {
             path: "the carried input".to_owned(),
-            source,
+            why,
         })?;
         Self::parse(&text)
     }

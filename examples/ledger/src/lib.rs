@@ -42,12 +42,12 @@ pub enum LedgerError {
         placed: String,
     },
     /// The mailer's file could not be read.
-    #[error("cannot read the mailer's file {path}: {source}; give the data folder of this run with --data")]
+    #[error("cannot read the mailer's file {path}: {why}; give the data folder of this run with --data")]
     Mail {
         /// The file.
         path: String,
         /// Why.
-        source: std::io::Error,
+        why: std::io::Error,
     },
 }
 
@@ -63,9 +63,9 @@ pub async fn examine(database: &Database, folder: &Path, input: &Input) -> Resul
         });
     }
     let path = folder.join(&books.run.mail_file);
-    let mail = Mail::read(&path).map_err(|source| LedgerError::Mail {
+    let mail = Mail::read(&path).map_err(|why| LedgerError::Mail {
         path: path.display().to_string(),
-        source,
+        why,
     })?;
     Ok(balance(input, &books, &mail))
 }

@@ -6,6 +6,7 @@ use crate::{
     run::Run,
     store::{Shop, Standing},
 };
+use eventloom::chain;
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use orders_ledger::grouped;
 use std::{
@@ -66,9 +67,9 @@ impl Board {
 
     /// Looks at the tables and at the mailer's file. A database that does not answer is looked at again.
     pub(crate) async fn look<S: Shop>(&mut self, shop: &S) {
-        let standing = shop.standing().await.map_err(|error| error.to_string());
+        let standing = shop.standing().await.map_err(|error| chain(&error).to_string());
         let looked = standing.and_then(|standing| {
-            let mailed = self.mail.look().map_err(|error| error.to_string())?;
+            let mailed = self.mail.look().map_err(|error| chain(&error).to_string())?;
             Ok((standing, mailed))
         });
         match looked {

@@ -11,11 +11,11 @@ use std::{
 /// A mail was not sent.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MailError {
-    #[error("cannot open the mailer's file {path}: {source}")]
+    #[error("cannot open the mailer's file {path}")]
     Open { path: String, source: io::Error },
     #[error("the mailer's file took {written} of {bytes} bytes; is its disk full?")]
     Short { written: usize, bytes: usize },
-    #[error("cannot append to the mailer's file: {0}")]
+    #[error("cannot append to the mailer's file")]
     Append(#[from] io::Error),
 }
 

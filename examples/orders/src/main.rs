@@ -45,21 +45,9 @@ async fn main() -> ExitCode {
         None => tell(arguments).await,
     };
     done.unwrap_or_else(|error| {
-        eprintln!("orders: {}", told_once(&error));
+        eprintln!("orders: {}", eventloom::chain(error.as_ref()));
         ExitCode::FAILURE
     })
-}
-
-/// The chain of an error; what one link has quoted already is not repeated.
-fn told_once(error: &anyhow::Error) -> String {
-    error
-        .chain()
-        .map(ToString::to_string)
-        .fold(String::new(), |told, link| match told {
-            told if told.is_empty() => link,
-            told if told.contains(&link) => told,
-            told => format!("{told}: {link}"),
-        })
 }
 
 /// The whole story: place, follow, ledger.

@@ -8,7 +8,7 @@ use crate::{
     event::{ORDERS, OrderPlaced},
     store::{Shop, ShopError},
 };
-use eventloom::{StoreErrorKind, publish_all};
+use eventloom::{StoreErrorKind, chain, publish_all};
 use std::{
     collections::HashSet,
     hash::{DefaultHasher, Hash, Hasher},
@@ -67,7 +67,7 @@ pub(crate) async fn place<S: Shop>(
         if failures == FAILURES_MAX || !can_be_repeated::<S>(&error) {
             return Err(error);
         }
-        tracing::warn!(%error, failures, "placing failed, and goes on");
+        tracing::warn!(error = %chain(&error), failures, "placing failed, and goes on");
         tokio::time::sleep(PAUSE).await;
     }
 }

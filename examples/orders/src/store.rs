@@ -19,7 +19,7 @@ use std::{future::Future, ops::DerefMut};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub(crate) enum ShopError {
-    #[error("{0}")]
+    #[error("a statement failed")]
     Sql(#[from] sqlx::Error),
     #[error(transparent)]
     Store(#[from] StoreError),

@@ -38,7 +38,8 @@ pub(crate) struct Arguments {
     /// it changes later only offline
     #[arg(long, value_name = "N", value_parser = lanes)]
     lanes: Option<LaneCount>,
-    /// How long a step waits for a lock before it gives up; 5s unless said otherwise [env: EVENTLOOM_LOCK_TIMEOUT]
+    /// How long a step waits for a lock; 5s unless said otherwise. On Postgres it lets others pass then, and tries four
+    /// times more [env: EVENTLOOM_LOCK_TIMEOUT]
     #[arg(long, value_name = "DURATION", value_parser = figures::parse_duration)]
     lock_timeout: Option<Duration>,
     /// Print the SQL of all steps to stdout, for another migration tool; connects to nothing
@@ -105,13 +106,11 @@ async fn on_sqlite(
             Err(error) => Err(open::sqlite_failure(error, settings)),
         };
     }
-    let options = sqlite::MigrateOptions {
-        lanes: arguments.lanes,
-        lock_timeout: Some(lock_timeout),
-    };
+    let mut options = sqlite::MigrateOptions::default().lock_timeout(lock_timeout);
+    options.lanes = arguments.lanes;
     let migrated = sqlite::migrate(path, options).await.map_err(|error| match error {
         sqlite::MigrateError::Open(error) => open::sqlite_failure(error, settings),
-        error => Failure::new(error.to_string()),
+        error => Failure::of(&error),
     })?;
     // What was made is opened, as a service would: it answers for itself.
     let store = open().await.map_err(|error| open::sqlite_failure(error, settings))?;
@@ -150,11 +149,10 @@ async fn on_pool(
             Err(error) => Err(open::postgres_failure(error, settings)),
         };
     }
-    let options = postgres::MigrateOptions {
-        schema,
-        lanes: arguments.lanes,
-        lock_timeout: Some(lock_timeout),
-    };
+    let mut options = postgres::MigrateOptions::default()
+        .schema(schema)
+        .lock_timeout(lock_timeout);
+    options.lanes = arguments.lanes;
     let migrated = postgres::migrate(pool, options).await.map_err(|error| match error {
         postgres::MigrateError::Store { step, source } if source.kind() == StoreErrorKind::Refused => {
             Failure::from(source).at(&format!("step {step}")).next(
@@ -162,7 +160,7 @@ async fn on_pool(
             )
         }
         postgres::MigrateError::Store { step, source } => Failure::from(source).at(&format!("step {step}")),
-        error => Failure::new(error.to_string()),
+        error => Failure::of(&error),
     })?;
     // What was made is opened, as a service would: it answers for itself.
     let store = builder

@@ -6,7 +6,7 @@ use crate::{
     output::{Output, talk},
     settings::Settings,
 };
-use eventloom::{NewEvent, Payload, Publish, PublishError, Topic, Uuid, ports::Backend};
+use eventloom::{NewEvent, Payload, Publish, Topic, Uuid, ports::Backend};
 use serde_json::value::RawValue;
 use std::{
     io::{self, Read},
@@ -165,9 +165,9 @@ impl Work for Publishing {
             format!("{} to {}", self.event.event_type(), self.event.topic()),
         );
         store.publish_row(self.event).await.map_err(|error| match error {
-            error if error.may_have_happened() => Failure::new(error.to_string())
-                .next(format!("publish it again with --id {id}: consumers handle an id once")),
-            PublishError::Refused(refusal) => Failure::new(format!("the event was refused: {refusal}")),
+            error if error.may_have_happened() => {
+                Failure::of(&error).next(format!("publish it again with --id {id}: consumers handle an id once"))
+            }
             error => error.into(),
         })?;
         let mut output = Output::new();

@@ -100,13 +100,7 @@ impl Arguments {
             (Some(after), _) => {
                 // What was pruned is refused here, and passed over later: then it was pruned under our eyes.
                 store
-                    .read_after(
-                        Position(after),
-                        ReadLimits {
-                            rows_max: 1,
-                            ..ReadLimits::default()
-                        },
-                    )
+                    .read_after(Position(after), ReadLimits::default().rows_max(1))
                     .await?;
                 Position(after)
             }

@@ -83,10 +83,7 @@ async fn run_on<S: Backend>(
     let consumer = Consumer::new("invoicing")
         .topic(Topic::new("orders"))
         .handle(Invoicing(refused));
-    let consumer = consumer.backoff(Backoff {
-        first: hour,
-        most: hour,
-    });
+    let consumer = consumer.backoff(Backoff::default().first(hour).most(hour));
     let service = Eventloom::new(store.clone())
         .host("host-a")
         .keep_log(None)

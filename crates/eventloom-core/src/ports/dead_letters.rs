@@ -5,8 +5,14 @@ use crate::{envelope::Recorded, error::StoreError, name::ConsumerName};
 use std::future::Future;
 use time::OffsetDateTime;
 
-/// Which held messages are meant.
+/// Which held messages are meant: all of them unless said otherwise.
+///
+/// ```
+/// use eventloom_core::ports::{HeldState, LetterFilter};
+/// let filter = LetterFilter::default().state(HeldState::Dead).key("order-17");
+/// ```
 #[derive(Debug, Clone, Default)]
+#[non_exhaustive]
 pub struct LetterFilter {
     /// Only this consumer.
     pub consumer: Option<ConsumerName>,
@@ -20,8 +26,46 @@ pub struct LetterFilter {
     pub limit: Option<u32>,
 }
 
+impl LetterFilter {
+    /// Only of this consumer.
+    #[must_use]
+    pub fn consumer(mut self, consumer: ConsumerName) -> Self {
+        self.consumer = Some(consumer);
+        self
+    }
+
+    /// Only in this state.
+    #[must_use]
+    pub fn state(mut self, state: HeldState) -> Self {
+        self.state = Some(state);
+        self
+    }
+
+    /// Only of this key.
+    #[must_use]
+    pub fn key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
+    }
+
+    /// Only what comes after this message of this consumer: the next page.
+    #[must_use]
+    pub fn after(mut self, consumer: impl Into<String>, id: impl Into<String>) -> Self {
+        self.after = Some((consumer.into(), id.into()));
+        self
+    }
+
+    /// At most this many.
+    #[must_use]
+    pub fn limit(mut self, letters: u32) -> Self {
+        self.limit = Some(letters);
+        self
+    }
+}
+
 /// A held message with everything that is known of it.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct DeadLetter {
     /// Whose.
     pub consumer: String,
@@ -51,7 +95,34 @@ pub struct DeadLetter {
     pub redriven: bool,
 }
 
-/// What to send again. Only dead ones are: a waiting one has its time.
+impl DeadLetter {
+    /// A message that was set aside alone; what else is known of it is set on its fields.
+    pub fn new(
+        consumer: impl Into<String>,
+        message: Recorded,
+        state: HeldState,
+        held_at: OffsetDateTime,
+        held_by: impl Into<String>,
+    ) -> Self {
+        DeadLetter {
+            consumer: consumer.into(),
+            message,
+            state,
+            queued: false,
+            attempts: 0,
+            due_at: None,
+            error: None,
+            fingerprint: None,
+            first_failed_at: None,
+            last_failed_at: None,
+            held_at,
+            held_by: held_by.into(),
+            redriven: false,
+        }
+    }
+}
+
+/// What to send again. Only dead ones are: a waiting one has its time. Exhaustive: a store answers each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Redrive {
     /// One message.

@@ -10,7 +10,7 @@ use crate::{
 use std::{collections::HashSet, future::Future, time::Duration};
 use time::OffsetDateTime;
 
-/// What a held message waits for.
+/// What a held message waits for. Exhaustive: engine and stores answer each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeldState {
     /// For its due time, or for the head of its key's queue.
@@ -121,6 +121,8 @@ pub enum LetGo {
 ///   in one statement the check would use an older snapshot and orphan what was queued meanwhile;
 /// - keys are locked in sorted order, and no handler runs under these locks.
 ///
+/// An empty key is no key: a message with one is never queued, and stands alone when it is held.
+///
 /// All of it runs in transactions that end with a fence of the lane.
 pub trait Held: Store {
     /// Which of these keys and ids are held. Takes no lock.
@@ -160,6 +162,10 @@ pub trait Held: Store {
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Whether at least `messages` are held for a key (or, without one, for the consumer). Looks at no more than that many.
+    ///
+    /// # Contract
+    /// For a key, those in its queue count, waiting and dead; for the consumer, all of them, also those that stand alone.
+    /// Leases do not matter. At least none is always held.
     fn holds_at_least(
         &self,
         connection: &mut Self::Connection,
@@ -273,7 +279,7 @@ pub trait Held: Store {
         now: Option<OffsetDateTime>,
     ) -> impl Future<Output = Result<LetGo, StoreError>> + Send;
 
-    /// Held keys of a lane after `after`, sorted, at most `limit`: for an owner that has just taken the lane and lets go
+    /// Held keys of a lane after `after`, sorted, at most `limit`; an empty `after` begins, since no key is empty: for an owner that has just taken the lane and lets go
     /// what its predecessor could not.
     fn keys_of_lane(
         &self,

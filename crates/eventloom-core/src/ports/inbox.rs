@@ -33,7 +33,7 @@ pub enum EffectClaim {
     },
     /// Its result is stored.
     Handled,
-    /// Another live owner is calling at the moment (the same logical id on another lane).
+    /// Another lane's owner has claimed it (the same logical id there), and its epoch is not over.
     InProgress,
 }
 
@@ -92,7 +92,9 @@ pub trait Inbox: Store {
     ///
     /// # Contract
     /// `requests` are distinct and sorted by id; answers come in their order. A claim belongs to a lane and epoch: once
-    /// that epoch is over, or when the same lane asks again, the claim is open to the next.
+    /// that epoch is over, the lane was handed over, or the same lane asks again, the claim is open to the next. A lease
+    /// that has run out opens nothing by itself: the owner may be calling still, and whoever takes its lane raises the
+    /// epoch.
     fn claim_effects(
         &self,
         connection: &mut Self::Connection,
@@ -114,6 +116,15 @@ pub trait Inbox: Store {
     fn forget_handled(
         &self,
         consumer: &ConsumerName,
+        window: Duration,
+        rows_max: u32,
+        now: Option<OffsetDateTime>,
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
+
+    /// Deletes at most `rows_max` keys of [`Inbox::once_claim`], of whatever scope, claimed longer than `window` ago;
+    /// returns how many. What consumers have handled is left alone.
+    fn forget_once(
+        &self,
         window: Duration,
         rows_max: u32,
         now: Option<OffsetDateTime>,

@@ -24,6 +24,7 @@ pub enum Start {
 
 /// A reader is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Registration {
     /// `false`: it was there already and was left as it is.
     pub created: bool,
@@ -31,6 +32,17 @@ pub struct Registration {
     pub begins_after: Position,
     /// Up to where the log had been pruned: what lies at or below is not delivered to a reader that begins earliest.
     pub pruned_to: Position,
+}
+
+impl Registration {
+    /// What a registration came to.
+    pub fn new(created: bool, begins_after: Position, pruned_to: Position) -> Self {
+        Registration {
+            created,
+            begins_after,
+            pruned_to,
+        }
+    }
 }
 
 /// Registering was refused.

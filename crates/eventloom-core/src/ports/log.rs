@@ -11,7 +11,13 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 
 /// How much one read may bring.
+///
+/// ```
+/// use eventloom_core::ports::ReadLimits;
+/// let limits = ReadLimits::default().rows_max(100);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReadLimits {
     /// Rows.
     pub rows_max: u32,
@@ -25,6 +31,22 @@ impl Default for ReadLimits {
             rows_max: 1000,
             payload_bytes_max: 4 << 20,
         }
+    }
+}
+
+impl ReadLimits {
+    /// Sets how many rows.
+    #[must_use]
+    pub fn rows_max(mut self, rows: u32) -> Self {
+        self.rows_max = rows;
+        self
+    }
+
+    /// Sets how many payload bytes, more or less.
+    #[must_use]
+    pub fn payload_bytes_max(mut self, bytes: u64) -> Self {
+        self.payload_bytes_max = bytes;
+        self
     }
 }
 
@@ -78,6 +100,7 @@ impl Classify for ReadError {
 
 /// Who holds the horizon back.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Blocker {
     /// Backend; `None` for a prepared transaction.
     pub pid: Option<i32>,
@@ -89,8 +112,21 @@ pub struct Blocker {
     pub query: String,
 }
 
+impl Blocker {
+    /// A prepared transaction; a session has a pid and a query.
+    pub fn new(application: impl Into<String>, open_for: Duration) -> Self {
+        Blocker {
+            pid: None,
+            application: application.into(),
+            open_for,
+            query: String::new(),
+        }
+    }
+}
+
 /// A log, for `status`.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct LogStatus {
     /// Its identity: renewed at restore or promotion.
     pub identity: Uuid,
@@ -104,8 +140,22 @@ pub struct LogStatus {
     pub held_by: Option<Blocker>,
 }
 
+impl LogStatus {
+    /// A log that nobody holds back.
+    pub fn new(identity: Uuid, head: Position, pruned_to: Position) -> Self {
+        LogStatus {
+            identity,
+            head,
+            horizon: head,
+            pruned_to,
+            held_by: None,
+        }
+    }
+}
+
 /// What a pruning did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Pruned {
     /// Rows deleted.
     pub rows: u64,
@@ -113,6 +163,13 @@ pub struct Pruned {
     pub pruned_to: Position,
     /// Whether another call would delete more at once.
     pub more: bool,
+}
+
+impl Pruned {
+    /// What a pruning did.
+    pub fn new(rows: u64, pruned_to: Position, more: bool) -> Self {
+        Pruned { rows, pruned_to, more }
+    }
 }
 
 /// A log that can be followed.

@@ -8,6 +8,11 @@
 //! transaction of their own and return after its commit. All of them are safe to drop: a dropped future has rolled back,
 //! or (own transaction only) may have committed, and each can be repeated.
 //!
+//! What users fill in or are told ([`ReadLimits`], [`LetterFilter`], [`DeadLetter`], [`ReaderStatus`], [`LogStatus`] and the
+//! like) is `#[non_exhaustive]`: it grows. What passes between an engine and a store ([`Move`], [`NewHeld`], [`Tenure`],
+//! [`Page`], [`Claim`], [`Redrive`] and the like) is exhaustive on purpose: a store or an engine that overlooks a new field
+//! or variant would do the wrong thing, and so it does not compile.
+//!
 //! `now` is what SQL takes for the current time: `None` for the database's own clock, `Some` under a virtual clock.
 
 mod broker;

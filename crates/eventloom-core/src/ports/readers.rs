@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 
 /// One lane of a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LaneStatus {
     /// The lane.
     pub lane: Lane,
@@ -23,8 +24,16 @@ pub struct LaneStatus {
     pub owner: Option<String>,
 }
 
+impl LaneStatus {
+    /// A lane, with its owner if it has one.
+    pub fn new(lane: Lane, position: Position, owner: Option<String>) -> Self {
+        LaneStatus { lane, position, owner }
+    }
+}
+
 /// One reader.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct ReaderStatus {
     /// Its name.
     pub name: String,
@@ -46,6 +55,24 @@ pub struct ReaderStatus {
     pub last_error: Option<String>,
     /// Its lanes.
     pub lanes: Vec<LaneStatus>,
+}
+
+impl ReaderStatus {
+    /// A reader of which nothing but its name is known; the rest is set on its fields.
+    pub fn new(name: impl Into<String>) -> Self {
+        ReaderStatus {
+            name: name.into(),
+            paused: false,
+            lag_messages: 0,
+            oldest: None,
+            held_keys: 0,
+            waiting: 0,
+            dead: 0,
+            first_dead_at: None,
+            last_error: None,
+            lanes: Vec::new(),
+        }
+    }
 }
 
 /// Looking at readers, and changing where they stand.

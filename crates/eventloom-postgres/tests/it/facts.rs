@@ -206,10 +206,7 @@ fn every_way_to_insert_takes_the_fence() {
 #[test]
 fn two_logs_in_one_transaction_take_two_fences() {
     for_each_server(async |database| {
-        let other = MigrateOptions {
-            schema: schema("shop"),
-            ..MigrateOptions::default()
-        };
+        let other = MigrateOptions::default().schema(schema("shop"));
         migrate(&database.pool(1).await?, other).await?;
         let mut connection = database.connect().await?;
         let mut tx = connection.begin().await?;

@@ -1,8 +1,8 @@
 //! Migrating and opening: what is checked, and what is said when something is wrong.
 
-use crate::servers::{DIRECT, for_each_server, number, run, schema};
+use crate::servers::{DIRECT, for_each_server, number, run, schema, until};
 use eventloom_core::{
-    LaneCount,
+    LaneCount, chain,
     ports::{Outbox, Store},
 };
 use eventloom_postgres::{MigrateError, MigrateOptions, OpenError, Postgres, migrate, migration_sql};
@@ -16,10 +16,7 @@ fn migrations_run_once_however_many_come() {
         let pool = database.pool(8).await?;
         let names = ["shop", "shop", "shop", "depot", "depot", "eventloom", "till", "till"];
         let migrations = names.map(|name| {
-            let options = MigrateOptions {
-                schema: schema(name),
-                ..MigrateOptions::default()
-            };
+            let options = MigrateOptions::default().schema(schema(name));
             migrate(&pool, options)
         });
         let done = try_join_all(migrations).await?;
@@ -44,11 +41,7 @@ fn the_script_is_the_migration() {
         let lanes = LaneCount::new(16).unwrap();
         let mut connection = database.connect().await?;
         run(&mut connection, &migration_sql(&schema("shop"), lanes)).await?;
-        let options = MigrateOptions {
-            schema: schema("shop"),
-            lanes: Some(lanes),
-            lock_timeout: None,
-        };
+        let options = MigrateOptions::default().schema(schema("shop")).lanes(lanes);
         let migrated = migrate(&database.pool(1).await?, options).await?;
         assert_eq!((migrated.from, migrated.to, migrated.applied.len()), (2, 2, 0));
         let store = Postgres::builder(database.pool(1).await?)
@@ -59,11 +52,9 @@ fn the_script_is_the_migration() {
         store.publish_alone(crate::servers::event("order-17")).await?;
         let lane = number(&mut connection, "SELECT lane::bigint FROM shop.outbox").await?;
         assert_eq!(lane, i64::from(lanes.lane_of("order-17").0));
-        let options = MigrateOptions {
-            schema: schema("shop"),
-            lanes: LaneCount::new(32),
-            lock_timeout: None,
-        };
+        let options = MigrateOptions::default()
+            .schema(schema("shop"))
+            .lanes(LaneCount::new(32).unwrap_or_default());
         let refused = migrate(&database.pool(1).await?, options).await;
         assert!(
             matches!(
@@ -86,15 +77,37 @@ fn a_migration_does_not_queue_for_locks() {
         let mut connection = database.connect().await?;
         let mut tx = connection.begin().await?;
         run(&mut tx, "SELECT pg_advisory_xact_lock(29801, 0)").await?;
-        let options = MigrateOptions {
-            lock_timeout: Some(Duration::from_millis(50)),
-            ..MigrateOptions::default()
-        };
-        let refused = migrate(&database.pool(1).await?, options).await;
-        assert!(
-            matches!(refused, Err(MigrateError::Locked { step: "log" })),
-            "{refused:?}"
-        );
+        let limit = Duration::from_millis(50);
+        let options = MigrateOptions::default().lock_timeout(limit).lock_tries(2);
+        let refused = migrate(&database.pool(1).await?, options)
+            .await
+            .unwrap_err()
+            .to_string();
+        let wanted = "step log did not get its locks in 2 tries of 50ms, nothing of it happened";
+        assert!(refused.starts_with(wanted), "{refused}");
+        Ok(())
+    });
+}
+
+/// By default it waits for some seconds, lets the others pass, and comes again: never for ever.
+#[test]
+fn a_migration_that_nobody_limited_comes_again() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        let mut tx = connection.begin().await?;
+        run(&mut tx, "SELECT pg_advisory_xact_lock(29801, 0)").await?;
+        let pool = database.pool(1).await?;
+        let migration = tokio::spawn(async move { migrate(&pool, MigrateOptions::default()).await });
+        let mut looking = database.connect().await?;
+        let waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 29801 AND NOT granted
+                          AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        // It waits, gives up by itself, and waits again.
+        for queued in [1, 0, 1] {
+            let what = format!("{queued} migrations wait");
+            until(&what, async || Ok(number(&mut looking, waiting).await? == queued)).await?;
+        }
+        tx.rollback().await?;
+        migration.await??;
         Ok(())
     });
 }
@@ -189,7 +202,7 @@ fn an_unreachable_server_is_named_without_its_password() {
                 .connect_lazy_with(options);
             let refused = Postgres::builder(pool).open().await.unwrap_err();
             assert!(matches!(refused, OpenError::Unreachable { .. }), "{refused:?}");
-            let said = format!("{refused} {refused:?}");
+            let said = format!("{} {refused:?}", chain(&refused));
             assert!(
                 said.contains(&format!("127.0.0.1:{port}/{database}")) && !said.contains("secret"),
                 "{said}"

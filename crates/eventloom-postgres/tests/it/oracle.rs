@@ -148,10 +148,7 @@ async fn reader(database: Database, state: Arc<Run>, delivered: Arc<AtomicUsize>
         if fastrand::u32(0..200) == 0 {
             store = database.store(2).await?;
         }
-        let limits = ReadLimits {
-            rows_max: fastrand::u32(1..500),
-            ..ReadLimits::default()
-        };
+        let limits = ReadLimits::default().rows_max(fastrand::u32(1..500));
         let page = store.read_after(cursor, limits).await?;
         seen.extend(page.rows.iter().map(|row| row.position.0));
         delivered.store(seen.len(), Ordering::SeqCst);
@@ -270,10 +267,7 @@ async fn lanes_hold_the_same(database: &Database, committed: &[i64]) -> Result<(
     for lane in eventloom_core::LaneCount::default().all() {
         let mut cursor = Position::START;
         while cursor < horizon {
-            let limits = ReadLimits {
-                rows_max: 300,
-                ..ReadLimits::default()
-            };
+            let limits = ReadLimits::default().rows_max(300);
             let page = store.read_lane(lane, cursor, horizon, limits).await?;
             assert!(page.rows.iter().all(|row| row.lane == lane));
             seen.extend(page.rows.iter().map(|row| row.position.0));

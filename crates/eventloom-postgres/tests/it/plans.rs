@@ -163,10 +163,7 @@ fn nothing_scans_a_million_rows() {
 }
 
 async fn log(plans: &mut Plans) -> Result<()> {
-    let limits = ReadLimits {
-        rows_max: 1000,
-        ..ReadLimits::default()
-    };
+    let limits = ReadLimits::default().rows_max(1000);
     for after in [0, 1, 500_000, 999_500, 1_000_001, 2_000_000] {
         plans
             .check(&format!("read_after {after}"), 1100, async |plans| {
@@ -272,7 +269,17 @@ async fn inbox(plans: &mut Plans) -> Result<()> {
         })
         .await?;
     plans
+        .check("forgetting keys of requests", 6000, async |plans| {
+            plans.store.forget_once(Duration::ZERO, 1000, None).await?;
+            Ok(())
+        })
+        .await?;
+    plans
         .check("forgetting nothing", 1500, async |plans| {
+            plans
+                .store
+                .forget_once(Duration::from_secs(864_000), 1000, None)
+                .await?;
             let forgotten = plans
                 .store
                 .forget_handled(&plans.reader, Duration::from_secs(864_000), 1000, None)
@@ -364,13 +371,8 @@ async fn letters(plans: &mut Plans) -> Result<()> {
         (one.clone(), Some(HeldState::Dead), None),
         (one.clone(), Some(HeldState::Waiting), None),
     ] {
-        let filter = LetterFilter {
-            consumer,
-            state,
-            key,
-            after: after.clone(),
-            limit: Some(100),
-        };
+        let mut filter = LetterFilter::default().limit(100);
+        (filter.consumer, filter.state, filter.key, filter.after) = (consumer, state, key, after.clone());
         plans
             .check(&format!("{filter:?}"), 200, async |plans| {
                 assert_eq!(plans.store.letters(&filter).await?.len(), 100);

@@ -97,11 +97,7 @@ fn who_registers_during_pruning_begins_behind_it() {
         };
         let (registered, pruned) = futures::future::join(registering, pruning).await;
         pruned?;
-        let expected = Registration {
-            created: true,
-            begins_after: Position(100),
-            pruned_to: Position(100),
-        };
+        let expected = Registration::new(true, Position(100), Position(100));
         assert_eq!(registered?, expected);
         Ok(())
     });
@@ -155,10 +151,7 @@ fn registering_and_pruning_leave_no_gap() {
                 futures::future::join(other.register(&name, Start::Earliest, None), pruning).await;
             pruned?;
             let begins_after = registered?.begins_after;
-            let limits = ReadLimits {
-                rows_max: 100_000,
-                ..ReadLimits::default()
-            };
+            let limits = ReadLimits::default().rows_max(100_000);
             let page = other.read_after(begins_after, limits).await?;
             let there = format!("SELECT count(*) FROM eventloom.outbox WHERE position > {begins_after}");
             assert_eq!(page.rows.len() as i64, number(&mut connection, &there).await?);

@@ -63,16 +63,10 @@ async fn nothing_makes_tables_but_a_migration() {
 async fn the_number_of_lanes_is_recorded_and_checked() {
     let folder = Folder::new();
     let lanes = LaneCount::new(8).unwrap();
-    let eight = MigrateOptions {
-        lanes: Some(lanes),
-        ..MigrateOptions::default()
-    };
+    let eight = MigrateOptions::default().lanes(lanes);
     migrate(folder.database(), eight).await.unwrap();
     migrate(folder.database(), MigrateOptions::default()).await.unwrap();
-    let other = MigrateOptions {
-        lanes: LaneCount::new(16),
-        ..MigrateOptions::default()
-    };
+    let other = MigrateOptions::default().lanes(LaneCount::new(16).unwrap());
     let error = migrate(folder.database(), other).await.unwrap_err();
     assert!(
         matches!(
@@ -165,10 +159,7 @@ async fn a_migration_gives_up_when_others_write_for_too_long() {
     let folder = Folder::new();
     let store = folder.store().await;
     let open = store.begin_write().await.unwrap();
-    let hurried = MigrateOptions {
-        lock_timeout: Some(std::time::Duration::from_millis(50)),
-        ..MigrateOptions::default()
-    };
+    let hurried = MigrateOptions::default().lock_timeout(std::time::Duration::from_millis(50));
     let error = migrate(folder.database(), hurried).await.unwrap_err();
     assert!(
         matches!(

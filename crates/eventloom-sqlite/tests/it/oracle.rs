@@ -26,13 +26,7 @@ async fn follow(folder: std::path::PathBuf, rows_max: u32, written: Arc<AtomicBo
         // Asked before the read: what was committed by then is in it.
         let last = written.load(Ordering::SeqCst);
         let page = store
-            .read_after(
-                place,
-                ReadLimits {
-                    rows_max,
-                    payload_bytes_max: 700,
-                },
-            )
+            .read_after(place, ReadLimits::default().rows_max(rows_max).payload_bytes_max(700))
             .await
             .unwrap();
         delivered.extend(page.rows.iter().map(|row| (row.position.0, row.envelope.id.clone())));

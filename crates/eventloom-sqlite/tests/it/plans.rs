@@ -28,9 +28,10 @@ const SORTING: &[(&str, &str)] = &[
     ("letters.dead_of_key", "the messages of one key"),
 ];
 
-/// Statements that know nothing but a consumer, and why that is bounded.
+/// Statements that know nothing but a consumer or a time, and why that is bounded.
 const BY_CONSUMER: &[(&str, &str)] = &[
     ("held.count_all", "a limit"),
+    ("inbox.once_forget", "a limit"),
     ("letters.next_consumer", "the first entry"),
     ("readers.held_keys", "a limit"),
     ("readers.first_dead", "the first entry"),

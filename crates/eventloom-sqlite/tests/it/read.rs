@@ -42,10 +42,9 @@ async fn pages_end_at_their_limits_and_say_so() {
         let page = store
             .read_after(
                 Position(after),
-                ReadLimits {
-                    rows_max,
-                    payload_bytes_max,
-                },
+                ReadLimits::default()
+                    .rows_max(rows_max)
+                    .payload_bytes_max(payload_bytes_max),
             )
             .await
             .unwrap();
@@ -78,13 +77,7 @@ async fn a_lane_is_read_without_gap_however_it_is_cut() {
     let lanes = LaneCount::default();
     let store = filled(&folder, (0..3000).map(|i| event(&format!("k{}", i % 300)))).await;
     let all = store
-        .read_after(
-            Position::START,
-            ReadLimits {
-                rows_max: 5000,
-                ..ReadLimits::default()
-            },
-        )
+        .read_after(Position::START, ReadLimits::default().rows_max(5000))
         .await
         .unwrap();
     for lane in [0, 13, 63].map(Lane) {
@@ -97,10 +90,9 @@ async fn a_lane_is_read_without_gap_however_it_is_cut() {
         for (rows_max, payload_bytes_max) in [(1000, 1 << 20), (1, 1 << 20), (7, 1 << 20), (1000, 50)] {
             let (mut found, mut place) = (Vec::new(), Position::START);
             while place < Position(2500) {
-                let limits = ReadLimits {
-                    rows_max,
-                    payload_bytes_max,
-                };
+                let limits = ReadLimits::default()
+                    .rows_max(rows_max)
+                    .payload_bytes_max(payload_bytes_max);
                 let page = store.read_lane(lane, place, Position(2500), limits).await.unwrap();
                 assert!(page.scanned_to > place && page.scanned_to <= Position(2500));
                 assert!(

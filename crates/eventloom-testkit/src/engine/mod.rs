@@ -4,7 +4,7 @@
 //! of order shows there, and no table of a case's own is needed. A backend that implements
 //! [`Fixture`](crate::store::Fixture) writes one more line:
 //!
-//! ```ignore
+//! ```text
 //! eventloom_testkit::engine_conformance!(Scratch::new().await);
 //! ```
 

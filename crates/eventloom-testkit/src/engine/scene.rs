@@ -294,10 +294,7 @@ impl<'f, F: Fixture> Scene<'f, F> {
     }
 
     pub(crate) async fn letters(&self, consumer: &str) -> Result<Vec<DeadLetter>, Failed> {
-        let filter = LetterFilter {
-            consumer: Some(ConsumerName::parse(consumer)?),
-            ..LetterFilter::default()
-        };
+        let filter = LetterFilter::default().consumer(ConsumerName::parse(consumer)?);
         let mut letters = self.store.letters(&filter).await?;
         letters.sort_by_key(|letter| letter.message.position);
         Ok(letters)
@@ -339,10 +336,9 @@ pub(crate) async fn stop<S: Backend>(service: Service<S>) -> Result<(), Failed> 
 }
 
 fn quick<S: Backend>(consumer: Consumer<S>) -> Consumer<S> {
-    let backoff = Backoff {
-        first: Duration::from_millis(20),
-        most: Duration::from_millis(100),
-    };
+    let backoff = Backoff::default()
+        .first(Duration::from_millis(20))
+        .most(Duration::from_millis(100));
     consumer
         .backoff(backoff)
         .attempts(4)

@@ -1,5 +1,6 @@
 //! How a case says what differs, and where.
 
+use eventloom_core::chain;
 use std::{error::Error, fmt, panic::Location};
 
 /// What a case returns.
@@ -24,20 +25,10 @@ impl Failed {
     }
 }
 
-impl<E: Error> From<E> for Failed {
+impl<E: Error + 'static> From<E> for Failed {
     #[track_caller]
     fn from(error: E) -> Self {
-        let mut what = format!("a call failed: {error}");
-        let mut source = error.source();
-        while let Some(cause) = source {
-            // Errors that print their source in themselves need not be told twice.
-            let text = cause.to_string();
-            if !what.contains(&text) {
-                what = format!("{what}: {text}");
-            }
-            source = cause.source();
-        }
-        Failed::new(what)
+        Failed::new(format!("a call failed: {}", chain(&error)))
     }
 }
 

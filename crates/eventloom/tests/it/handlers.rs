@@ -153,3 +153,20 @@ async fn a_call_to_the_outside_has_its_key() {
     assert!(!cx.may_repeat());
     assert_eq!(cx.published().len(), 1);
 }
+
+#[tokio::test]
+async fn what_a_call_publishes_is_caused_by_its_message() {
+    let message = envelope("message-1", Some("process-9"));
+    let mut cx = EffectContext::for_test_with(message.clone());
+    let typed = cx.publish(ORDERS, &order()).await.unwrap();
+    let row = NewEvent::untyped(INVOICES, "order.invoiced");
+    let untyped = cx.publish_row(row).await.unwrap();
+    assert_eq!(cx.idempotency_key(), "test/message-1");
+    let ids: Vec<_> = cx.published().iter().map(NewEvent::id).collect();
+    assert_eq!(ids, [typed, untyped]);
+    for published in cx.published() {
+        assert_eq!(published.correlationid(), Some("process-9"));
+        assert_eq!(published.causationid(), Some("message-1"));
+        assert_eq!(published.traceparent(), message.traceparent.as_deref());
+    }
+}

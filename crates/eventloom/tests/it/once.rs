@@ -1,12 +1,26 @@
 //! `once`, as an HTTP handler uses it: from a task that the server spawned.
 
-use crate::folder::Folder;
+use crate::folder::{Folder, until};
 use eventloom::{
-    ConsumerName, Once, OnceError, once,
+    Clock, ConsumerName, Eventloom, OffsetDateTime, Once, OnceError, once,
     sqlite::{Sqlite, SqliteTransaction},
 };
 use serde::Serialize;
 use sqlx::SqliteConnection;
+use std::{future::Future, pin::Pin, time::Duration};
+
+/// Housekeeping a hundred times as often.
+struct Hurried;
+
+impl Clock for Hurried {
+    fn bind(&self) -> Option<OffsetDateTime> {
+        None
+    }
+
+    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(tokio::time::sleep(duration / 100)) // pacing: the clock itself
+    }
+}
 
 #[derive(Serialize, Clone)]
 struct Request {
@@ -129,4 +143,23 @@ async fn of_many_at_once_one_does_the_work() {
     assert_eq!(answers.iter().filter(|answer| **answer == Once::Done(1)).count(), 1);
     assert_eq!(answers.iter().filter(|answer| **answer == Once::Before(1)).count(), 7);
     assert_eq!(orders(&store).await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_go_after_their_window() {
+    let folder = Folder::new();
+    let store = store_with_orders(&folder).await;
+    post(&store, "key-1", "rose", 1).await.unwrap();
+    let service = Eventloom::new(store.clone())
+        .clock(Hurried)
+        .keep_once(Some(Duration::ZERO));
+    let service = service.start().await.unwrap();
+    let keys = "SELECT count(*) FROM eventloom_inbox WHERE request IS NOT NULL";
+    let gone = async || {
+        let keys: i64 = sqlx::query_scalar(keys).fetch_one(store.pool()).await.unwrap();
+        (keys == 0).then_some(())
+    };
+    until("no key", gone).await;
+    service.shutdown(Duration::from_secs(10)).await.unwrap();
+    assert!(matches!(post(&store, "key-1", "rose", 1).await, Ok(Once::Done(2))));
 }

@@ -2,7 +2,6 @@
 // begin
 use eventloom::sqlite::{MigrateOptions, migrate, prelude::*};
 use serde::{Deserialize, Serialize};
-use std::{error::Error, future::Future, time::Duration};
 
 const ORDERS: Topic = Topic::new("orders");
 
@@ -29,10 +28,11 @@ impl Classify for InvoiceError {} // trying again may help
 async fn invoice(placed: OrderPlaced, cx: &mut Context<'_>) -> Result<(), InvoiceError> {
     let insert = sqlx::query("INSERT INTO invoices VALUES (?)").bind(&placed.order);
     insert.execute(cx.connection()).await?;
-    Ok(cx.publish(ORDERS, &OrderInvoiced(placed.order)).await?)
+    cx.publish(ORDERS, &OrderInvoiced(placed.order)).await?;
+    Ok(())
 }
 
-async fn shop(file: &str, stop: impl Future) -> Result<(), Box<dyn Error>> {
+async fn shop(file: &str, stop: impl Future) -> Result<(), Box<dyn std::error::Error>> {
     migrate(file, MigrateOptions::default()).await?;
     let store = Sqlite::connect(file).await?;
     let invoicing = Consumer::new("invoicing").topic(ORDERS).handle(invoice);
@@ -46,7 +46,7 @@ async fn shop(file: &str, stop: impl Future) -> Result<(), Box<dyn Error>> {
     tx.commit().await?;
 
     stop.await;
-    Ok(service.shutdown(Duration::from_secs(30)).await?)
+    Ok(service.shutdown(std::time::Duration::from_secs(30)).await?)
 }
 // end
 

@@ -3,6 +3,7 @@
 use crate::folder::Folder;
 use eventloom::{
     ConsumerName, Event, NewEvent, OwnerId, Payload, Position, Publish, PublishError, Refusal, StoreErrorKind, Topic,
+    chain,
     ports::{Backend, ConnectionOf, ReadLimits, Scope, Transaction},
     publish, publish_rows,
 };
@@ -101,11 +102,16 @@ where
             // It would wait for this transaction: the check comes first, and is all that is asked for here.
             store.limits().check(&refused).map_err(PublishError::from)
         } else {
-            store.publish_row(refused).await
+            store.publish_row(refused).await.map(drop)
         };
-        for result in [in_caller, in_store, alone] {
+        for result in [in_caller.map(drop), in_store.map(drop), alone] {
             let error = result.unwrap_err();
-            assert_eq!(error.to_string(), format!("the event was refused: {text}"), "{name}");
+            assert_eq!(error.to_string(), "the event was refused", "{name}");
+            assert_eq!(
+                chain(&error).to_string(),
+                format!("the event was refused: {text}"),
+                "{name}"
+            );
             assert!(
                 matches!(error, PublishError::Refused(_)) && !error.may_have_happened(),
                 "{name}"
@@ -124,10 +130,7 @@ where
     publish_rows::<S::Connection, S>(&mut tx, &[largest()]).await.unwrap();
     tx.commit().await.unwrap();
 
-    let limits = ReadLimits {
-        payload_bytes_max: u64::MAX,
-        ..ReadLimits::default()
-    };
+    let limits = ReadLimits::default().payload_bytes_max(u64::MAX);
     let rows = store.read_after(Position::START, limits).await.unwrap().rows;
     let types: Vec<&str> = rows.iter().map(|row| row.envelope.event_type.as_str()).collect();
     assert_eq!(

@@ -38,12 +38,8 @@ impl Which {
     /// Ids of the dead letters that are meant, and of those given that are none.
     async fn found<S: Backend>(&self, store: &S, name: &ConsumerName) -> Result<(Vec<String>, Vec<String>), Failure> {
         if self.ids.is_empty() {
-            let filter = LetterFilter {
-                consumer: Some(name.clone()),
-                state: Some(HeldState::Dead),
-                key: self.key.clone(),
-                ..LetterFilter::default()
-            };
+            let mut filter = LetterFilter::default().consumer(name.clone()).state(HeldState::Dead);
+            filter.key = self.key.clone();
             let (found, _) = letters(store, filter, usize::MAX - 1).await?;
             return Ok((
                 found.into_iter().map(|letter| letter.message.envelope.id).collect(),

@@ -77,12 +77,8 @@ impl Work for Listing<'_> {
             State::Waiting => Some(HeldState::Waiting),
             State::All => None,
         };
-        let filter = LetterFilter {
-            consumer: whose.cloned(),
-            state,
-            key: list.key.clone(),
-            ..LetterFilter::default()
-        };
+        let mut filter = LetterFilter::default();
+        (filter.consumer, filter.state, filter.key) = (whose.cloned(), state, list.key.clone());
         let (found, more) = letters(&store, filter, list.limit).await?;
         let mut output = Output::new();
         if list.json {

@@ -76,11 +76,7 @@ mod tests {
         let lanes: Vec<_> = owners
             .iter()
             .zip(0..)
-            .map(|(owner, lane)| LaneStatus {
-                lane: Lane(lane),
-                position: Position(0),
-                owner: owner.map(str::to_owned),
-            })
+            .map(|(owner, lane)| LaneStatus::new(Lane(lane), Position(0), owner.map(str::to_owned)))
             .collect();
         let lanes = Lanes::of(&lanes);
         assert_eq!(lanes.count(), "4/5 lanes");

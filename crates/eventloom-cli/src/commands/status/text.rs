@@ -137,23 +137,10 @@ mod tests {
     use std::time::Duration;
 
     fn reader(name: &str, owner: impl Fn(i16) -> Option<&'static str>) -> ReaderStatus {
-        let lanes = (0..64).map(|lane| LaneStatus {
-            lane: Lane(lane),
-            position: Position(9),
-            owner: owner(lane).map(str::to_owned),
-        });
-        ReaderStatus {
-            name: name.to_owned(),
-            paused: false,
-            lag_messages: 0,
-            oldest: None,
-            held_keys: 0,
-            waiting: 0,
-            dead: 0,
-            first_dead_at: None,
-            last_error: None,
-            lanes: lanes.collect(),
-        }
+        let lanes = (0..64).map(|lane| LaneStatus::new(Lane(lane), Position(9), owner(lane).map(str::to_owned)));
+        let mut reader = ReaderStatus::new(name);
+        reader.lanes = lanes.collect();
+        reader
     }
 
     fn screen(log: LogStatus, readers: Vec<ReaderStatus>) -> String {
@@ -164,18 +151,10 @@ mod tests {
 
     #[test]
     fn at_three_in_the_morning() {
-        let log = LogStatus {
-            identity: Uuid::nil(),
-            head: Position(9_412_884),
-            horizon: Position(9_412_882),
-            pruned_to: Position(9_000_000),
-            held_by: Some(Blocker {
-                pid: Some(4711),
-                application: "nightly".to_owned(),
-                open_for: Duration::from_secs(252),
-                query: "UPDATE\n  orders".to_owned(),
-            }),
-        };
+        let mut blocker = Blocker::new("nightly", Duration::from_secs(252));
+        (blocker.pid, blocker.query) = (Some(4711), "UPDATE\n  orders".to_owned());
+        let mut log = LogStatus::new(Uuid::nil(), Position(9_412_884), Position(9_000_000));
+        (log.horizon, log.held_by) = (Position(9_412_882), Some(blocker));
         let mut invoicing = reader("invoicing", |_| Some("host-a-11-00aa00aa"));
         (invoicing.lag_messages, invoicing.oldest) = (18_204, Some(Duration::from_secs(252)));
         (invoicing.held_keys, invoicing.waiting, invoicing.dead) = (3, 12, 3);
@@ -207,13 +186,7 @@ next: eventloom consumer resume revenue
 
     #[test]
     fn nothing_to_do() {
-        let log = LogStatus {
-            identity: Uuid::nil(),
-            head: Position(3),
-            horizon: Position(3),
-            pruned_to: Position(0),
-            held_by: None,
-        };
+        let log = LogStatus::new(Uuid::nil(), Position(3), Position(0));
         let some = |lane| (lane > 0).then_some("host-a-11-00aa00aa");
         let expected = "\
 outbox       head 3   horizon 3   0 held back   db:5432/shop

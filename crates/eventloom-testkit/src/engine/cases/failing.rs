@@ -292,10 +292,9 @@ pub(super) async fn an_outage_burns_no_attempts<F: Fixture>(fixture: &F) -> Outc
     let keys: Vec<String> = (0..100).map(|key| format!("k{key}")).collect();
     let steps: Vec<(&str, i64)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
     scene.publish(&steps).await?;
-    let slow = Backoff {
-        first: Duration::from_millis(200),
-        most: Duration::from_secs(1),
-    };
+    let slow = Backoff::default()
+        .first(Duration::from_millis(200))
+        .most(Duration::from_secs(1));
     let service = scene.start(scene.consumer("one").attempts(3).backoff(slow)).await?;
     scene
         .until("the outage to be noticed", async || {

@@ -18,10 +18,7 @@ async fn refusal<F: Fixture>(scene: &Scene<'_, F>, consumer: Consumer<F::Store>)
 pub(super) async fn what_cannot_work_is_refused_at_start<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     let minute = Duration::from_secs(60);
-    let long = Backoff {
-        first: minute,
-        most: Duration::from_secs(24 * 3600),
-    };
+    let long = Backoff::default().first(minute).most(Duration::from_secs(24 * 3600));
     let cases = [
         (
             "no handler",

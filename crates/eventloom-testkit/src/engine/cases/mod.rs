@@ -82,44 +82,7 @@ macro_rules! engine_cases {
 #[macro_export]
 macro_rules! engine_conformance {
     ($fixture:expr) => {
-        $crate::engine_cases! { [$crate::engine_tests] [$fixture] }
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! engine_tests {
-    ([$fixture:expr] $($topic:ident: $($case:ident)+;)+) => {
-        $(
-            mod $topic {
-                #[allow(unused_imports)]
-                use super::*;
-                $(
-                    #[test]
-                    fn $case() {
-                        let name = concat!(stringify!($topic), "::", stringify!($case));
-                        $crate::engine::test(name, async { $fixture });
-                    }
-                )+
-            }
-        )+
-    };
-}
-
-macro_rules! table {
-    ($($topic:ident: $($case:ident)+;)+) => {
-        vec![$($(
-            Case {
-                name: concat!(stringify!($topic), "::", stringify!($case)),
-                run: |fixture| Box::pin($topic::$case(fixture)),
-            },
-        )+)+]
-    };
-}
-
-macro_rules! names {
-    ($($topic:ident: $($case:ident)+;)+) => {
-        &[$($(concat!(stringify!($topic), "::", stringify!($case)),)+)+]
+        $crate::engine_cases! { [$crate::suite_tests] [$crate::engine::test, $fixture] }
     };
 }
 

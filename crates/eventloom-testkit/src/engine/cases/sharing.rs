@@ -95,10 +95,9 @@ pub(super) async fn a_key_held_by_another_owner_keeps_its_order<F: Fixture>(fixt
     let scene = Scene::new(fixture).await;
     scene.script.set("a", 1, Treat::FailTimes(2));
     scene.publish(&[("a", 1), ("a", 2)]).await?;
-    let long = Backoff {
-        first: Duration::from_secs(2),
-        most: Duration::from_secs(2),
-    };
+    let long = Backoff::default()
+        .first(Duration::from_secs(2))
+        .most(Duration::from_secs(2));
     let first = scene.start(scene.consumer("one").backoff(long)).await?;
     scene
         .until("the key to be held", async || {

@@ -121,6 +121,29 @@ pub(super) async fn a_claim_ends_with_its_epoch<F: Fixture>(fixture: &F) -> Outc
     )
 }
 
+/// Its owner may be calling still: only the epoch says that it is over.
+pub(super) async fn a_claim_outlives_its_lease_until_the_lane_is_taken<F: Fixture>(fixture: &F) -> Outcome {
+    let store = fixture.fresh().await;
+    let mut mailer = Instance::alone(&store, "mailer").await?;
+    claim(&mailer, 1, &["a"]).await?;
+    let (one, two) = (mailer.cursor(Lane(1))?, mailer.cursor(Lane(2))?);
+    let late = at(LEASE.as_secs() as i64 + 1);
+    let ask = async |of: &Instance<F::Store>| {
+        let mut open = of.begin().await?;
+        let request = [EffectRequest { id: "a", cursor: two }];
+        let claims = store.claim_effects(&mut open, &of.reader, &request, late).await?;
+        open.rollback().await?;
+        Ok::<_, Failed>(claims)
+    };
+    same(
+        "another lane, when the lease is over",
+        ask(&mailer).await?,
+        [InProgress],
+    )?;
+    mailer.release(&[one], false).await?;
+    same("when the lane was handed over", ask(&mailer).await?, [AGAIN])
+}
+
 pub(super) async fn a_claim_that_was_rolled_back_was_never_made<F: Fixture>(fixture: &F) -> Outcome {
     let store = fixture.fresh().await;
     let mailer = Instance::alone(&store, "mailer").await?;

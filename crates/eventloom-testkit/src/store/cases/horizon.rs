@@ -112,10 +112,7 @@ pub(super) async fn a_reader_beside_writers_misses_nothing<F: Fixture>(fixture: 
         let (mut rows, mut after) = (Vec::new(), Position::START);
         loop {
             let last_round = done.get();
-            let limits = ReadLimits {
-                rows_max: 3,
-                ..ReadLimits::default()
-            };
+            let limits = ReadLimits::default().rows_max(3);
             let page = store.read_after(after, limits).await?;
             honest(&page, after, limits)?;
             let caught_up = page.scanned_to >= page.horizon;

@@ -93,10 +93,7 @@ pub(super) async fn a_lane_is_the_log_without_the_others<F: Fixture>(fixture: &F
         let wanted: Vec<Recorded> = rows.iter().filter(|row| row.lane == lane).cloned().collect();
         for limits in [
             ReadLimits::default(),
-            ReadLimits {
-                rows_max: 2,
-                payload_bytes_max: 30,
-            },
+            ReadLimits::default().rows_max(2).payload_bytes_max(30),
         ] {
             let found = in_pages(&store, lane, horizon, limits).await?;
             same(
@@ -138,10 +135,7 @@ pub(super) async fn a_lane_is_read_between_its_bounds<F: Fixture>(fixture: &F) -
         lane,
         Position::START,
         rows[5].position,
-        ReadLimits {
-            rows_max: 2,
-            ..Default::default()
-        },
+        ReadLimits::default().rows_max(2),
     );
     let full = full.await?;
     same(

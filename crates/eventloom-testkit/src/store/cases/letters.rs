@@ -152,15 +152,9 @@ pub(super) async fn letters_are_filtered<F: Fixture>(fixture: &F) -> Outcome {
         letters(&store, LetterFilter::default()).await?,
         all,
     )?;
-    let of = |consumer: &Instance<F::Store>| LetterFilter {
-        consumer: Some(consumer.reader.clone()),
-        ..Default::default()
-    };
+    let of = |consumer: &Instance<F::Store>| LetterFilter::default().consumer(consumer.reader.clone());
     same("of one consumer", letters(&store, of(&billing)).await?, &all[..4])?;
-    let state = |state| LetterFilter {
-        state: Some(state),
-        ..Default::default()
-    };
+    let state = |state| LetterFilter::default().state(state);
     same(
         "dead ones",
         letters(&store, state(HeldState::Dead)).await?,
@@ -171,37 +165,19 @@ pub(super) async fn letters_are_filtered<F: Fixture>(fixture: &F) -> Outcome {
         letters(&store, state(HeldState::Waiting)).await?,
         [all[1], all[2]],
     )?;
-    let key = LetterFilter {
-        key: Some("a".to_owned()),
-        ..Default::default()
-    };
+    let key = LetterFilter::default().key("a");
     same(
         "of a key",
         letters(&store, key.clone()).await?,
         [all[0], all[1], all[4]],
     )?;
-    let narrow = LetterFilter {
-        state: Some(HeldState::Dead),
-        consumer: Some(billing.reader.clone()),
-        ..key
-    };
+    let narrow = key.state(HeldState::Dead).consumer(billing.reader.clone());
     same("all of it", letters(&store, narrow).await?, &all[..1])?;
-    let limit = LetterFilter {
-        limit: Some(2),
-        ..Default::default()
-    };
+    let limit = LetterFilter::default().limit(2);
     same("at most two", letters(&store, limit).await?, &all[..2])?;
-    let after = |consumer: &str, id: &str| Some((consumer.to_owned(), id.to_owned()));
-    let page = LetterFilter {
-        after: after("billing", "m-2"),
-        limit: Some(2),
-        ..Default::default()
-    };
+    let page = LetterFilter::default().after("billing", "m-2").limit(2);
     same("two after one", letters(&store, page).await?, &all[2..4])?;
-    let page = LetterFilter {
-        after: after("billing", "m-4"),
-        ..Default::default()
-    };
+    let page = LetterFilter::default().after("billing", "m-4");
     same("into the next consumer", letters(&store, page).await?, &all[4..])
 }
 
@@ -214,18 +190,6 @@ pub(super) async fn a_hundred_letters_are_a_page<F: Fixture>(fixture: &F) -> Out
         .await?;
     let first = letters(&store, LetterFilter::default()).await?;
     same("without a limit", first.len(), 100)?;
-    let after = Some(("billing".to_owned(), "m-1099".to_owned()));
-    same(
-        "the rest",
-        letters(
-            &store,
-            LetterFilter {
-                after,
-                ..Default::default()
-            },
-        )
-        .await?
-        .len(),
-        50,
-    )
+    let rest = LetterFilter::default().after("billing", "m-1099");
+    same("the rest", letters(&store, rest).await?.len(), 50)
 }

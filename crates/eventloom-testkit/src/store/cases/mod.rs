@@ -140,6 +140,7 @@ macro_rules! store_cases {
                 batches_that_overlap_do_not_deadlock;
             effects:
                 a_call_is_made_once
+                a_claim_outlives_its_lease_until_the_lane_is_taken
                 the_same_lane_asks_again
                 another_lane_is_told_that_it_is_in_progress
                 a_claim_ends_with_its_epoch
@@ -149,6 +150,7 @@ macro_rules! store_cases {
                 only_finished_calls_are_forgotten;
             once:
                 work_is_done_once
+                keys_are_forgotten_after_their_window
                 another_request_under_the_key_is_a_mismatch
                 scopes_are_apart
                 rolled_back_work_is_done_again
@@ -239,44 +241,7 @@ macro_rules! store_cases {
 #[macro_export]
 macro_rules! store_conformance {
     ($fixture:expr) => {
-        $crate::store_cases! { [$crate::store_tests] [$fixture] }
-    };
-}
-
-#[doc(hidden)]
-#[macro_export]
-macro_rules! store_tests {
-    ([$fixture:expr] $($topic:ident: $($case:ident)+;)+) => {
-        $(
-            mod $topic {
-                #[allow(unused_imports)]
-                use super::*;
-                $(
-                    #[test]
-                    fn $case() {
-                        let name = concat!(stringify!($topic), "::", stringify!($case));
-                        $crate::store::test(name, async { $fixture });
-                    }
-                )+
-            }
-        )+
-    };
-}
-
-macro_rules! table {
-    ($($topic:ident: $($case:ident)+;)+) => {
-        vec![$($(
-            Case {
-                name: concat!(stringify!($topic), "::", stringify!($case)),
-                run: |fixture| Box::pin($topic::$case(fixture)),
-            },
-        )+)+]
-    };
-}
-
-macro_rules! names {
-    ($($topic:ident: $($case:ident)+;)+) => {
-        &[$($(concat!(stringify!($topic), "::", stringify!($case)),)+)+]
+        $crate::store_cases! { [$crate::suite_tests] [$crate::store::test, $fixture] }
     };
 }
 

@@ -5,11 +5,15 @@ use crate::store::{
     fixture::Fixture,
     instance::Instance,
 };
-use eventloom_core::ports::{
-    Backend, Inbox as _,
-    OnceClaim::{self, InProgress, Mismatch, New, Stored},
-    Store as _, Transaction as _,
+use eventloom_core::{
+    OffsetDateTime,
+    ports::{
+        Backend, Claim, Inbox as _,
+        OnceClaim::{self, InProgress, Mismatch, New, Stored},
+        Store as _, Transaction as _,
+    },
 };
+use std::time::Duration;
 
 /// Asks, and when the work is new records `result`.
 async fn once<S: Backend>(of: &Instance<S>, key: &str, request: &[u8], result: &str) -> Result<OnceClaim, Failed> {
@@ -165,4 +169,34 @@ pub(super) async fn being_told_leaves_the_transaction_usable<F: Fixture>(fixture
     late.commit().await?;
     open.rollback().await?;
     Ok(())
+}
+
+pub(super) async fn keys_are_forgotten_after_their_window<F: Fixture>(fixture: &F) -> Outcome {
+    let store = fixture.fresh().await;
+    let http = Instance::new(&store, "http")?;
+    let other = Instance::new(&store, "http-other")?;
+    for (of, key) in [(&http, "k-1"), (&http, "k-2"), (&other, "k-1")] {
+        same("first", once(of, key, b"digest", "1").await?, New)?;
+    }
+    let consumer = Instance::new(&store, "billing")?;
+    let handled = async || {
+        let claim = async |connection: &mut <F::Store as eventloom_core::ports::Store>::Connection| {
+            consumer.store.claim(connection, &consumer.reader, &["k-1"], None).await
+        };
+        consumer.commit(claim).await
+    };
+    same("a message", handled().await?, [Claim::New])?;
+
+    let hours = |hours: u64| Duration::from_secs(3_600 * hours);
+    let forget = async |rows_max| {
+        let now = OffsetDateTime::now_utc() + hours(2);
+        store.forget_once(hours(1), rows_max, Some(now)).await
+    };
+    same("within the window", store.forget_once(hours(1), 100, None).await?, 0)?;
+    same("still known", once(&http, "k-1", b"digest", "2").await?, stored("1"))?;
+    same("at most two at a time", forget(2).await?, 2)?;
+    same("the rest, of every scope", forget(2).await?, 1)?;
+    same("nothing more", forget(2).await?, 0)?;
+    same("new again", once(&http, "k-1", b"other", "2").await?, New)?;
+    same("a message is left alone", handled().await?, [Claim::Handled])
 }

@@ -115,10 +115,9 @@ pub(super) async fn pages_are_bounded_by_rows<F: Fixture>(fixture: &F) -> Outcom
     for rows_max in [1, 5, 6, 12, 13] {
         let pages = in_pages(
             &store,
-            ReadLimits {
-                rows_max,
-                payload_bytes_max: NO_BYTE_LIMIT,
-            },
+            ReadLimits::default()
+                .rows_max(rows_max)
+                .payload_bytes_max(NO_BYTE_LIMIT),
         )
         .await?;
         let sizes: Vec<usize> = pages
@@ -142,10 +141,9 @@ pub(super) async fn pages_are_bounded_by_bytes<F: Fixture>(fixture: &F) -> Outco
     for payload_bytes_max in [1, 99, 100, 101, 250, 1_000, 5_000] {
         let pages = in_pages(
             &store,
-            ReadLimits {
-                rows_max: 1_000,
-                payload_bytes_max,
-            },
+            ReadLimits::default()
+                .rows_max(1_000)
+                .payload_bytes_max(payload_bytes_max),
         )
         .await?;
         same(
@@ -157,10 +155,7 @@ pub(super) async fn pages_are_bounded_by_bytes<F: Fixture>(fixture: &F) -> Outco
     let first = store
         .read_after(
             Position::START,
-            ReadLimits {
-                rows_max: 1_000,
-                payload_bytes_max: 1,
-            },
+            ReadLimits::default().rows_max(1_000).payload_bytes_max(1),
         )
         .await?;
     same(
