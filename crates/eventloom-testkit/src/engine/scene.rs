@@ -44,6 +44,16 @@ pub(crate) struct Effect {
     pub(crate) number: i64,
 }
 
+impl Effect {
+    fn of(consumer: &ConsumerName, step: &Step) -> Self {
+        Effect {
+            consumer: consumer.to_string(),
+            key: step.key.clone(),
+            number: step.number,
+        }
+    }
+}
+
 impl Event for Effect {
     const TYPE: &'static str = "effect.done";
 }
@@ -140,12 +150,7 @@ impl<S: Backend> Handle<S> for Scripted {
             let row = NewEvent::untyped(EFFECTS, "");
             let _ = S::append(&S::Tables::default(), cx.connection(), &[row]).await;
         }
-        let effect = Effect {
-            consumer: cx.consumer().to_string(),
-            key: step.key.clone(),
-            number: step.number,
-        };
-        cx.publish(EFFECTS, &effect)
+        cx.publish(EFFECTS, &Effect::of(cx.consumer(), &step))
             .await
             .map_err(|_| StepError(step.number, RetryClass::Permanent))?;
         treat(how, run, step.number).await?;
@@ -163,12 +168,7 @@ impl EffectHandle for Calling {
     async fn handle(&self, step: Step, cx: &mut EffectContext<'_>) -> Result<i64, StepError> {
         let (how, run) = self.0.enter(&step);
         locked(&self.0.keys).push(cx.idempotency_key().to_owned());
-        let effect = Effect {
-            consumer: cx.consumer().to_string(),
-            key: step.key.clone(),
-            number: step.number,
-        };
-        cx.publish(EFFECTS, &effect)
+        cx.publish(EFFECTS, &Effect::of(cx.consumer(), &step))
             .await
             .map_err(|_| StepError(step.number, RetryClass::Permanent))?;
         treat(how, run, step.number).await?;
@@ -223,6 +223,27 @@ impl<'f, F: Fixture> Scene<'f, F> {
         let ids = rows.iter().map(NewEvent::id).collect();
         self.publish_rows(&rows).await?;
         Ok(ids)
+    }
+
+    /// Starts a consumer, and publishes step 1 of `a` three times under one id: twice in one batch, and once more later.
+    /// Returns when what follows it, step 2, has taken effect.
+    pub(crate) async fn deliver_one_id_thrice(
+        &self,
+        name: &str,
+        consumer: Consumer<F::Store>,
+    ) -> Result<Service<F::Store>, Failed> {
+        let step = Step {
+            key: "a".into(),
+            number: 1,
+        };
+        let row = NewEvent::of(STEPS, &step)?;
+        self.publish_rows(&[row.clone(), row.clone()]).await?;
+        let service = self.start(consumer).await?;
+        self.until_effects(name, 1).await?;
+        self.publish_rows(&[row]).await?;
+        self.publish(&[("a", 2)]).await?;
+        self.until_effects(name, 2).await?;
+        Ok(service)
     }
 
     pub(crate) async fn publish_rows(&self, rows: &[NewEvent]) -> Result<(), Failed> {

@@ -1,11 +1,11 @@
 //! Mode effect: calls to the outside are made once where nothing dies, in order for each key, and again under the same key.
 
 use crate::{
-    engine::scene::{STEPS, Scene, Step, Treat, stop},
+    engine::scene::{Scene, Treat, stop},
     store::{Fixture, Outcome, holds, same},
 };
 use eventloom_core::{
-    ConsumerName, NewEvent,
+    ConsumerName,
     ports::{DeadLetters, Inbox, Readers, Redrive, Start},
 };
 use std::collections::HashSet;
@@ -55,19 +55,7 @@ pub(super) async fn a_failed_call_is_made_again_under_its_key<F: Fixture>(fixtur
 
 pub(super) async fn a_logical_id_is_called_once<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
-    let row = NewEvent::of(
-        STEPS,
-        &Step {
-            key: "a".into(),
-            number: 1,
-        },
-    )?;
-    scene.publish_rows(&[row.clone(), row.clone()]).await?;
-    let service = scene.start(scene.caller("one")).await?;
-    scene.until_effects("one", 1).await?;
-    scene.publish_rows(&[row]).await?;
-    scene.publish(&[("a", 2)]).await?;
-    scene.until_effects("one", 2).await?;
+    let service = scene.deliver_one_id_thrice("one", scene.caller("one")).await?;
     same("calls", scene.script.keys().len(), 2)?;
     stop(service).await
 }

@@ -44,20 +44,7 @@ pub(super) async fn consumers_have_their_own_effects<F: Fixture>(fixture: &F) ->
 
 pub(super) async fn a_logical_id_takes_effect_once<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
-    let row = NewEvent::of(
-        STEPS,
-        &Step {
-            key: "a".into(),
-            number: 1,
-        },
-    )?;
-    // Twice in one batch, and once more later.
-    scene.publish_rows(&[row.clone(), row.clone()]).await?;
-    let service = scene.start(scene.consumer("one")).await?;
-    scene.until_effects("one", 1).await?;
-    scene.publish_rows(&[row]).await?;
-    scene.publish(&[("a", 2)]).await?;
-    scene.until_effects("one", 2).await?;
+    let service = scene.deliver_one_id_thrice("one", scene.consumer("one")).await?;
     same(
         "effects",
         scene.effects("one").await?,
