@@ -18,3 +18,4 @@ mod process;
 mod readme;
 mod refusals;
 mod ui;
+mod wrapped;
