@@ -62,7 +62,7 @@ impl LaneCount {
 
     /// The lane of a key: the first four bytes of its MD5, big endian, modulo the number of lanes.
     ///
-    /// The tables of Postgres compute the same number in a generated column, so it must never change.
+    /// The tables of Postgres compute the same number in a trigger, so it must never change.
     /// A message without a key is spread by its logical id.
     ///
     /// ```

@@ -131,7 +131,7 @@ BEGIN
                AND (NEW.headers IS NULL OR json_typeof(NEW.headers) = 'object')
                AND (NEW.data IS NULL OR NEW.data_bytes IS NULL) THEN
                 NEW.position := nextval('eventloom.outbox_position_seq'::regclass);
-                NEW.lane := ('x' || left(md5(coalesce(NEW.key, NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
+                NEW.lane := ('x' || left(md5(coalesce(nullif(NEW.key, ''), NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
                 RETURN NEW;
             END IF;
             IF octet_length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' THEN
@@ -155,7 +155,7 @@ BEGIN
             ELSIF coalesce(NEW.position, 0) = 0 OR current_setting('session_replication_role') = 'replica' THEN
                 -- A restore keeps its positions. And something is missing that NOT NULL will name.
                 NEW.position := coalesce(nullif(NEW.position, 0), nextval('eventloom.outbox_position_seq'::regclass));
-                NEW.lane := ('x' || left(md5(coalesce(NEW.key, NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
+                NEW.lane := ('x' || left(md5(coalesce(nullif(NEW.key, ''), NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
                 RETURN NEW;
             ELSE
                 RAISE EXCEPTION 'eventloom: position % is not handed out to you; leave the column out',

@@ -1,7 +1,10 @@
 //! What an error of the driver means: one place that knows SQLSTATEs.
 
 use eventloom_core::{StoreError, StoreErrorKind as Kind};
-use sqlx::error::DatabaseError;
+use sqlx::{
+    error::DatabaseError,
+    postgres::{PgDatabaseError, PgSeverity},
+};
 use std::error::Error;
 
 /// Turns an error of the driver into one of the store; `doing` completes "while …".
@@ -12,11 +15,12 @@ pub(crate) fn while_doing(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreE
 /// The same for COMMIT itself.
 ///
 /// Whoever loses the connection now cannot know. That includes "terminating connection": the server may send it after
-/// the commit, in the place of the next prompt.
+/// the commit, in the place of the next prompt. It also includes a server that ends itself, for want of space in its
+/// write-ahead log above all: the record of the commit may be written, and what comes behind it not.
 pub(crate) fn while_committing(error: sqlx::Error) -> StoreError {
-    let kind = match kind(&error) {
-        Kind::Unreachable => Kind::Indeterminate,
-        kind => kind,
+    let kind = match (kind(&error), error.as_database_error().and_then(severity)) {
+        (Kind::Unreachable, _) | (_, Some(PgSeverity::Panic)) => Kind::Indeterminate,
+        (kind, _) => kind,
     };
     StoreError::new(kind, "committing", error)
 }
@@ -39,7 +43,20 @@ pub(crate) fn kind(error: &sqlx::Error) -> Kind {
 }
 
 fn kind_of_database(error: &dyn DatabaseError) -> Kind {
-    error.code().map_or(Kind::Other, |code| kind_of_state(&code))
+    match (
+        error.code().map_or(Kind::Other, |code| kind_of_state(&code)),
+        severity(error),
+    ) {
+        // The server has ended the connection, for a reason that has no code of its own.
+        (Kind::Other, Some(PgSeverity::Fatal | PgSeverity::Panic)) => Kind::Unreachable,
+        (kind, _) => kind,
+    }
+}
+
+fn severity(error: &dyn DatabaseError) -> Option<PgSeverity> {
+    error
+        .try_downcast_ref::<PgDatabaseError>()
+        .map(PgDatabaseError::severity)
 }
 
 fn kind_of_state(state: &str) -> Kind {

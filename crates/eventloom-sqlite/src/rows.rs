@@ -76,7 +76,8 @@ pub(crate) const MESSAGE_COLUMNS: usize = 19;
 /// Reads a message whose columns begin at `first`; its lane is computed.
 pub(crate) fn recorded_of_log(row: &SqliteRow, first: usize, lanes: LaneCount) -> Result<Recorded, sqlx::Error> {
     let mut recorded = recorded(row, first, Lane(0))?;
-    recorded.lane = lanes.lane_of(recorded.envelope.key.as_deref().unwrap_or(&recorded.envelope.id));
+    let key = recorded.envelope.key.as_deref().filter(|key| !key.is_empty());
+    recorded.lane = lanes.lane_of(key.unwrap_or(&recorded.envelope.id));
     Ok(recorded)
 }
 

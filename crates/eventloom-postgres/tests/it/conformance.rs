@@ -19,6 +19,8 @@ struct Scratch {
     admin: PgConnectOptions,
     through: PgConnectOptions,
     pooled: bool,
+    /// Connections of each store's pool.
+    connections: u32,
     /// Whether the engine's cases publish each message twice.
     doubles: bool,
     made: Arc<Mutex<Vec<Database>>>,
@@ -40,6 +42,7 @@ impl Scratch {
             admin,
             through,
             pooled,
+            connections: if pooled { 2 } else { 8 },
             doubles: false,
             made: Arc::default(),
             used: Arc::default(),
@@ -47,7 +50,7 @@ impl Scratch {
     }
 
     async fn open(&self, database: &Database) -> Postgres {
-        let pool = database.pool(if self.pooled { 2 } else { 8 }).await.unwrap();
+        let pool = database.pool(self.connections).await.unwrap();
         let builder = Postgres::builder(pool);
         let builder = if self.pooled { builder.pooled() } else { builder };
         builder.open().await.unwrap()
@@ -136,11 +139,16 @@ enum Suite {
     Engine,
     /// With every message delivered twice.
     EngineDoubled,
+    /// With one connection for each store: everything has to give it back before it waits for anything else.
+    EngineOnOneConnection,
 }
 
 fn conforms(server: Server, suite: Suite) {
     let Some(mut scratch) = Scratch::on(server) else { return };
     scratch.doubles = suite == Suite::EngineDoubled;
+    if suite == Suite::EngineOnOneConnection {
+        scratch.connections = 1;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -149,7 +157,7 @@ fn conforms(server: Server, suite: Suite) {
     runtime.block_on(async {
         let report: Report = match suite {
             Suite::Store => store::run_all(async || scratch.clone()).await,
-            Suite::Engine | Suite::EngineDoubled => engine::run_all(async || scratch.clone()).await,
+            _ => engine::run_all(async || scratch.clone()).await,
         };
         for database in scratch.made() {
             database.drop().await.unwrap();
@@ -191,4 +199,9 @@ fn engine_through_pgbouncer() {
 #[test]
 fn engine_on_postgres_15_with_everything_delivered_twice() {
     conforms(DIRECT[0], Suite::EngineDoubled);
+}
+
+#[test]
+fn engine_on_postgres_15_over_one_connection() {
+    conforms(DIRECT[0], Suite::EngineOnOneConnection);
 }

@@ -1,8 +1,10 @@
 //! The store against real servers: Postgres 15 and 18, and PgBouncer in transaction mode.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod cluster;
 mod conformance;
 mod facts;
+mod full;
 mod opening;
 mod oracle;
 mod plans;

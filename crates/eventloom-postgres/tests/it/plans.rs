@@ -4,7 +4,7 @@
 //! statements get their generic plans, then the server's own counters say whether a table was scanned and how many index
 //! entries were read. `EVENTLOOM_TEST_QUICK` leaves it out.
 
-use crate::servers::{Database, consumer, event, for_each_server, number, run};
+use crate::servers::{Database, consumer, event, for_each_server, number, run, version};
 use anyhow::{Context, Result};
 use eventloom_core::{
     ConsumerName, Epoch, Lane, OffsetDateTime, OwnerId, Position, SchemaName,
@@ -151,6 +151,10 @@ fn nothing_scans_a_million_rows() {
         return;
     }
     for_each_server(async |database| {
+        if version(&mut database.connect().await?).await? < 150_000 {
+            println!("left out: plans at a million rows: Postgres 14 does not tell what a statement read when asked");
+            return Ok(());
+        }
         let mut plans = Plans::new(&database).await?;
         log(&mut plans).await?;
         inbox(&mut plans).await?;

@@ -180,6 +180,11 @@ pub(crate) async fn number(connection: &mut PgConnection, sql: &str) -> Result<i
     Ok(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(connection).await?)
 }
 
+/// The server's version, 150000 for the first 15.
+pub(crate) async fn version(connection: &mut PgConnection) -> Result<i64> {
+    number(connection, "SELECT current_setting('server_version_num')::bigint").await
+}
+
 pub(crate) fn event(key: &str) -> NewEvent {
     NewEvent::untyped(Topic::new("orders"), "order.placed").with_key(key)
 }

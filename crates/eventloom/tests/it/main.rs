@@ -2,13 +2,20 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[cfg(feature = "postgres")]
+mod database;
 mod documents;
 mod events;
 mod folder;
+#[cfg(feature = "postgres")]
+mod frozen;
 mod handlers;
 mod once;
 #[cfg(feature = "postgres")]
 mod postgres;
+#[cfg(feature = "postgres")]
+mod process;
 mod readme;
 mod refusals;
 mod ui;
+mod wrapped;
