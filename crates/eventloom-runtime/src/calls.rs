@@ -6,7 +6,8 @@
 //!   idempotency key, as a suspect;
 //! - the lease ends during a call: the future is dropped, its result cannot be stored (another epoch), the successor calls
 //!   again under the same key;
-//! - the same logical id stands twice in the log: the second claim is told that it is handled, or in progress.
+//! - the same logical id stands twice in the log: the second claim is told that it is handled, or in progress, and what is
+//!   not called at the moment but held is passed over: it is called, or given up by a human, where it is held.
 
 use crate::{
     batch::{self, Item, Standing, Trouble},
@@ -119,13 +120,16 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
                 continue;
             }
             let behind: Vec<usize> = if hold::is_queued(group, &items[index]) {
-                chains[chain].drain(..).map(|(index, _)| index).collect()
+                chains[chain].iter().map(|(index, _)| *index).collect()
             } else {
                 Vec::new()
             };
-            set_aside(group, &mut standing, &items, &mut lane, index, &behind, &failed)
+            let held = set_aside(group, &mut standing, &items, &mut lane, index, &behind, &failed)
                 .await
                 .map_err(stopped)?;
+            if held && !behind.is_empty() {
+                chains[chain].clear();
+            }
             free.push(chain);
         }
         drop(in_flight);
@@ -232,8 +236,10 @@ async fn prepare<S: Backend>(
     } else {
         store.claim_effects(&mut tx, group.name(), &asked, group.now()).await?
     };
-    for ((index, _), claim) in requests.iter().zip(claims) {
+    let held_elsewhere = held_elsewhere(group, &mut tx, &requests, &claims).await?;
+    for ((index, request), claim) in requests.iter().zip(claims) {
         stands[*index] = match claim {
+            _ if held_elsewhere.contains(request.id) => Stand::Done,
             EffectClaim::Call { again } => Stand::Call { again },
             EffectClaim::Handled => Stand::Done,
             EffectClaim::InProgress => Stand::Elsewhere,
@@ -247,6 +253,31 @@ async fn prepare<S: Backend>(
     tx.commit().await?;
     faults::point("effect.after_claim");
     Ok(stands)
+}
+
+/// Which of these claims are of messages that another lane holds: only its owner calls them. Only what was claimed before
+/// can be held after a call, and it is looked for in a statement after the claim.
+async fn held_elsewhere<S: Backend>(
+    group: &Group<S>,
+    tx: &mut S::Transaction,
+    requests: &[(usize, EffectRequest<'_>)],
+    claims: &[EffectClaim],
+) -> Result<HashSet<String>, Trouble> {
+    let known = |claim: &EffectClaim| matches!(claim, EffectClaim::InProgress | EffectClaim::Call { again: true });
+    let asked = requests.iter().zip(claims).filter(|(_, claim)| known(claim));
+    let ids: Vec<&str> = asked.map(|((_, request), _)| request.id).collect();
+    if ids.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let held = group.store().ask(tx, group.name(), &[], &ids).await?.ids;
+    let taken = requests.iter().zip(claims).filter(|((_, request), claim)| {
+        matches!(claim, EffectClaim::Call { .. }) && held.contains(request.id)
+    });
+    let taken: Vec<EffectRequest<'_>> = taken.map(|((_, request), _)| *request).collect();
+    if !taken.is_empty() {
+        group.store().give_up_effects(tx, group.name(), &taken).await?;
+    }
+    Ok(held)
 }
 
 async fn put_behind<S: Backend>(
@@ -373,7 +404,8 @@ fn moved<S: Backend>(group: &Group<S>, standing: &mut Standing, moves: &[Move]) 
     group.lanes().moved(moves);
 }
 
-/// Sets a failed call's message aside, and what follows it in its key behind it.
+/// Sets a failed call's message aside, and what follows it in its key behind it. `false`: it was a duplicate of a held one,
+/// and its key flows on.
 async fn set_aside<S: Backend>(
     group: &Group<S>,
     standing: &mut Standing,
@@ -382,24 +414,25 @@ async fn set_aside<S: Backend>(
     index: usize,
     behind: &[usize],
     failed: &Failed,
-) -> Result<(), Trouble> {
+) -> Result<bool, Trouble> {
     let item = &items[index];
     tracing::warn!(consumer = %group.name(), id = item.id(), error = %failed.failure.error, "a call failed; its message is set aside");
     let store = group.store();
     let (state, due_in) = hold::follows(group, failed, item.attempt);
     let mut tx = store.begin(group.scope()).await?;
-    hold::put(group, &mut tx, item, failed, state, due_in).await?;
+    let held = hold::put(group, &mut tx, item, failed, state, due_in).await?;
+    let behind = if held { behind } else { &[] };
     put_behind(group, &mut tx, items, behind).await?;
-    for held in behind.iter().chain([&index]) {
-        lane.done[*held] = true;
+    for done in behind.iter().chain([&index]) {
+        lane.done[*done] = true;
     }
     let moves = advance(group, &mut tx, standing, items, lane).await?;
     faults::point("hold.before_commit");
     tx.commit().await?;
     faults::point("hold.after_commit");
     moved(group, standing, &moves);
-    hold::committed(group, standing, item, state);
-    Ok(())
+    hold::committed(group, standing, item, held.then_some(state));
+    Ok(held)
 }
 
 /// One message of the log by itself: a suspect. Returns its failure.

@@ -442,6 +442,7 @@ async fn fail<S: Backend>(group: &Group<S>, item: &Item, failed: &Failed) -> Res
     if !there {
         return Err(Trouble::InDoubt);
     }
+    hold::give_up(group, &mut tx, [item]).await?;
     store.fence(&mut tx, group.name(), &[item.cursor]).await?;
     tx.commit().await?;
     if then == Attempted::Dead {

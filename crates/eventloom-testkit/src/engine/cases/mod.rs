@@ -5,6 +5,7 @@ mod delivery;
 mod failing;
 mod limits;
 mod operating;
+mod same_id;
 mod sharing;
 
 use crate::store::{Case, Failed, Fixture, Report, run_case, run_cases};
@@ -51,6 +52,13 @@ macro_rules! engine_cases {
                 redelivery_calls_nobody
                 a_dead_call_waits_and_is_sent_again
                 keys_are_called_in_parallel;
+            same_id:
+                a_second_key_is_not_held_by_a_dead_message
+                a_second_key_is_not_held_by_a_dead_call
+                what_queues_is_handled_once_under_another_key
+                what_queues_is_called_once_under_another_key
+                a_call_of_a_deleted_letter_is_open
+                both_fail_beside_each_other;
             operating:
                 one_letter_is_sent_again
                 a_key_is_sent_again_in_order

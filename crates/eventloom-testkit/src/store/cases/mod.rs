@@ -144,6 +144,7 @@ macro_rules! store_cases {
                 another_lane_is_told_that_it_is_in_progress
                 a_claim_ends_with_its_epoch
                 a_claim_that_was_rolled_back_was_never_made
+                a_claim_that_was_given_up_is_open
                 lanes_ask_together
                 consumers_call_apart
                 only_finished_calls_are_forgotten;
@@ -165,6 +166,7 @@ macro_rules! store_cases {
                 a_drain_marks_what_it_takes
                 removing_counts
                 attempts_survive_a_rollback
+                an_attempt_is_taken_back
                 attempts_of_held_ones_survive_too;
             keys:
                 locking_a_key_again_finds_it
