@@ -18,6 +18,7 @@ use crate::{
     group::{Group, count},
     hold,
     lanes::Slice,
+    time_limit::{Tx, ports::*},
     worker::{Stopped, stopped},
 };
 use eventloom_core::{
@@ -259,7 +260,7 @@ async fn prepare<S: Backend>(
 /// can be held after a call, and it is looked for in a statement after the claim.
 async fn held_elsewhere<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     requests: &[(usize, EffectRequest<'_>)],
     claims: &[EffectClaim],
 ) -> Result<HashSet<String>, Trouble> {
@@ -270,9 +271,10 @@ async fn held_elsewhere<S: Backend>(
         return Ok(HashSet::new());
     }
     let held = group.store().ask(tx, group.name(), &[], &ids).await?.ids;
-    let taken = requests.iter().zip(claims).filter(|((_, request), claim)| {
-        matches!(claim, EffectClaim::Call { .. }) && held.contains(request.id)
-    });
+    let taken = requests
+        .iter()
+        .zip(claims)
+        .filter(|((_, request), claim)| matches!(claim, EffectClaim::Call { .. }) && held.contains(request.id));
     let taken: Vec<EffectRequest<'_>> = taken.map(|((_, request), _)| *request).collect();
     if !taken.is_empty() {
         group.store().give_up_effects(tx, group.name(), &taken).await?;
@@ -282,7 +284,7 @@ async fn held_elsewhere<S: Backend>(
 
 async fn put_behind<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     items: &[Item],
     behind: &[usize],
 ) -> Result<(), Trouble> {
@@ -355,7 +357,7 @@ async fn settle<S: Backend>(
         store.clear_attempts(&mut tx, group.name(), &ids).await?;
     }
     if !outgoing.is_empty() {
-        S::append(store.tables(), &mut tx, &outgoing).await?;
+        group.append(&mut tx, &outgoing).await?;
     }
     let moves = advance(group, &mut tx, standing, items, lane).await?;
     faults::point("effect.before_commit");
@@ -374,7 +376,7 @@ async fn settle<S: Backend>(
 /// The last statement of an owner's transaction: the cursor moves, or is fenced where nothing is complete yet.
 async fn advance<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     standing: &Standing,
     items: &[Item],
     lane: &Progress,
@@ -521,7 +523,7 @@ async fn settle_held<S: Backend>(
             .finish_effects(&mut tx, group.name(), &[(item.id(), result)], group.now())
             .await?;
         if !outgoing.is_empty() {
-            S::append(store.tables(), &mut tx, outgoing).await?;
+            group.append(&mut tx, outgoing).await?;
         }
     }
     faults::point("drain.before_remove");

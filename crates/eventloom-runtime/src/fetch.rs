@@ -1,6 +1,6 @@
 //! Brings rows of the log to the lanes of one consumer, no faster than they are handled.
 
-use crate::group::Group;
+use crate::{group::Group, time_limit::ports::*};
 use eventloom_core::{
     Position,
     ports::{Backend, ReadError, ReadLimits},

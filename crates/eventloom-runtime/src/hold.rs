@@ -5,6 +5,7 @@ use crate::{
     consumer::{Mode, Poison},
     failure::Failed,
     group::{Group, count},
+    time_limit::{Tx, ports::*},
 };
 use eventloom_core::{
     RetryClass, faults,
@@ -76,7 +77,7 @@ pub(crate) fn committed<S: Backend>(group: &Group<S>, standing: &mut Standing, i
 /// nothing of it in the queue nobody would ever let it go.
 pub(crate) async fn put<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     item: &Item,
     failed: &Failed,
     state: HeldState,
@@ -114,7 +115,7 @@ pub(crate) async fn put<S: Backend>(
 /// Whoever asks for a failed call next, the same message or a duplicate of it on another lane, is not to wait for this one.
 pub(crate) async fn give_up<'i, S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     items: impl IntoIterator<Item = &'i Item>,
 ) -> Result<(), Trouble> {
     if group.settings.mode == Mode::Effect {
@@ -133,7 +134,7 @@ pub(crate) async fn give_up<'i, S: Backend>(
 /// Queues messages behind their held keys. Their keys' rows are locked against letting go.
 pub(crate) async fn queue<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     items: &[Item],
     which: &[usize],
 ) -> Result<(), Trouble> {
@@ -159,7 +160,7 @@ pub(crate) async fn queue<S: Backend>(
 /// Whether more may be held, of the consumer and of these keys.
 async fn room_for<'k, S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     keys: impl IntoIterator<Item = &'k str>,
 ) -> Result<(), Trouble> {
     let store = group.store();

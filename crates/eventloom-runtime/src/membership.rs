@@ -3,6 +3,7 @@
 use crate::{
     consumer::Poison,
     group::{Group, count},
+    time_limit::ports::*,
 };
 use eventloom_core::{StoreError, StoreErrorKind, faults, ports::Backend};
 use std::{

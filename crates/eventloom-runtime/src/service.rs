@@ -8,6 +8,7 @@ use crate::{
     health::{ConsumerHealth, Health},
     housekeeping, membership,
     tail::Tail,
+    time_limit::{Bounded, TimeLimit, ports::*},
     worker,
 };
 use eventloom_core::{
@@ -144,9 +145,12 @@ impl<S: Backend> Eventloom<S> {
             }
             checked.push((settings, consumer));
         }
+        let leases = checked.iter().map(|(settings, _)| settings.lease);
+        let limit = TimeLimit::of(leases.max().unwrap_or_default(), capacity);
+        let store = Bounded::new(self.store, limit);
         let process = Arc::new(Process {
-            tail: Tail::new(self.store.clone()),
-            store: self.store,
+            tail: Tail::new(store.clone()),
+            store,
             owner: OwnerId::new(&self.host, std::process::id()),
             clock: self.clock,
             suspects: Arc::new(Semaphore::new(

@@ -10,6 +10,7 @@
 //!
 //! `now` is what SQL takes for the current time: `None` for the database's own clock, `Some` under a virtual clock.
 
+mod around;
 mod broker;
 mod dead_letters;
 mod held;
@@ -19,6 +20,7 @@ mod log;
 mod readers;
 mod store;
 
+pub use around::{Around, Call, Surrounded, SurroundedTransaction};
 pub use broker::*;
 pub use dead_letters::{DeadLetter, DeadLetters, LetterFilter, Redrive};
 pub use held::{Attempted, Due, Failure, Held, HeldMessage, HeldNow, HeldState, LetGo, NewHeld};

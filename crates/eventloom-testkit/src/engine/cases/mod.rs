@@ -7,6 +7,7 @@ mod limits;
 mod operating;
 mod same_id;
 mod sharing;
+mod trouble;
 
 use crate::store::{Case, Failed, Fixture, Report, run_case, run_cases};
 use std::future::Future;
@@ -78,6 +79,12 @@ macro_rules! engine_cases {
                 what_killed_its_process_is_set_aside
                 innocents_beside_a_killer_are_handled
                 shutdown_finishes_what_runs;
+            trouble:
+                a_silent_look_at_the_log_is_given_up
+                a_silent_transaction_is_given_up
+                a_silent_look_at_what_is_held_is_given_up
+                a_store_that_flaps_burns_no_attempts
+                a_store_that_flaps_burns_no_attempts_of_what_is_held;
             limits:
                 what_cannot_work_is_refused_at_start
                 an_explicit_number_that_the_pool_cannot_carry_is_refused
