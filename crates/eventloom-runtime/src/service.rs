@@ -294,10 +294,13 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
     if deadline > DEADLINE_MAX {
         return refuse(format!("deadline {deadline:?} is longer than {DEADLINE_MAX:?}"));
     }
-    if deadline.is_zero() || (mode == Mode::Transaction && deadline > lease) {
+    // The store ends a transaction that stands idle for a lease: whoever hangs that long would be the store's failure, and
+    // would be tried for ever.
+    let deadline_max = lease * 9 / 10;
+    if deadline.is_zero() || (mode == Mode::Transaction && deadline > deadline_max) {
         return refuse(format!(
-            "deadline {deadline:?} does not fit into lease {lease:?}: a transaction must end within the lease; \
-             lengthen the lease, or use mode effect for slow calls"
+            "deadline {deadline:?} does not fit into lease {lease:?}: a handler must end within nine tenths of it, \
+             {deadline_max:?}; lengthen the lease, or use mode effect for slow calls"
         ));
     }
     let retries = consumer.backoff.horizon(consumer.attempts_max);

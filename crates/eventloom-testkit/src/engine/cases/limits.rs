@@ -36,6 +36,11 @@ pub(super) async fn what_cannot_work_is_refused_at_start<F: Fixture>(fixture: &F
             "deadline 60s does not fit into lease 3s",
         ),
         (
+            "a deadline that meets the server's own limit",
+            scene.consumer("one").deadline(Duration::from_secs(3)),
+            "deadline 3s does not fit into lease 3s: a handler must end within nine tenths of it, 2.7s",
+        ),
+        (
             "a short window",
             scene.consumer("one").attempts(20).backoff(long),
             "inbox_window 604800s is shorter than the longest redelivery",
