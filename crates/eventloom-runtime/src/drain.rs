@@ -461,7 +461,6 @@ async fn let_go<S: Backend>(group: &Group<S>, cursor: Cursor, key: &str) -> Resu
     let store = group.store();
     loop {
         let attempt = async {
-            faults::point("letgo.before_lock");
             let mut tx = store.begin(group.scope()).await?;
             let found = store.let_go(&mut tx, group.name(), key, group.now()).await?;
             store.fence(&mut tx, group.name(), &[cursor]).await?;

@@ -5,7 +5,7 @@ use crate::{
     group::{Group, count},
     time_limit::ports::*,
 };
-use eventloom_core::{StoreError, StoreErrorKind, faults, ports::Backend};
+use eventloom_core::{StoreError, StoreErrorKind, ports::Backend};
 use std::{
     future::Future,
     sync::Arc,
@@ -58,7 +58,6 @@ async fn keep<S: Backend>(group: &Group<S>) -> Result<(), StoreError> {
     let held = group.lanes().cursors();
     // The lease is counted from before the call: the database's clock read later than this.
     let begun = Instant::now();
-    faults::point("lease.before_keep");
     let (name, owner) = (group.name(), &group.process.owner);
     let keeping = group
         .store()
@@ -73,7 +72,6 @@ async fn keep<S: Backend>(group: &Group<S>) -> Result<(), StoreError> {
         ));
     };
     let tenure = tenure?;
-    faults::point("lease.after_keep");
     let was_paused = group.lanes().paused;
     let lost = group.lanes().apply(&tenure, group.settings.poison == Poison::Block);
     // After the lanes: whoever is woken by it looks whether its own are still there.
@@ -105,7 +103,6 @@ async fn release_surplus<S: Backend>(group: &Group<S>) {
     if surplus.is_empty() {
         return;
     }
-    faults::point("lease.before_release");
     if let Err(error) = group
         .store()
         .release(group.name(), &group.process.owner, &surplus, false)
