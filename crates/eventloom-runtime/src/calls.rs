@@ -11,7 +11,7 @@
 
 use crate::{
     batch::{self, Item, Standing, Trouble},
-    consumer::Handlers,
+    consumer::{Handlers, Poison},
     drain,
     effect::Called,
     failure::Failed,
@@ -28,6 +28,7 @@ use eventloom_core::{
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 use tokio::sync::SemaphorePermit;
@@ -72,10 +73,12 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             .map_err(stopped);
     }
     let mut chains = chains(&items, &stands);
+    // In an outage, and when the lane is blocked, what runs is finished, and nothing more is begun.
+    let halted = AtomicBool::new(false);
     let mut running = FuturesUnordered::new();
     for (chain, messages) in chains.iter_mut().enumerate() {
         if let Some((index, again)) = messages.pop_front() {
-            running.push(start(group, chain, index, &items[index], again));
+            running.push(start(group, &halted, chain, index, &items[index], again));
         }
     }
     let mut outage = false;
@@ -100,13 +103,15 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         {
             in_flight.push(permit);
             match called {
-                Ok((result, published)) => {
+                None => {}
+                Some(Ok(answer)) => {
+                    let (result, published) = answer.unzip();
                     results.push((index, result));
-                    outgoing.extend(published);
+                    outgoing.extend(published.unwrap_or_default());
                     lane.done[index] = true;
                     free.push(chain);
                 }
-                Err(failed) => failures.push((chain, index, failed)),
+                Some(Err(failed)) => failures.push((chain, index, failed)),
             }
         }
         if !results.is_empty() {
@@ -118,9 +123,12 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             count(&group.counters.failures, 1);
             if group.blames_an_outage(items[index].key_or_id(), &failed) {
                 outage = true;
+                halted.store(true, Ordering::Relaxed);
                 continue;
             }
-            let behind: Vec<usize> = if hold::is_queued(group, &items[index]) {
+            // Of a blocked lane the rest is left where it is.
+            let blocks = group.settings.poison == Poison::Block;
+            let behind: Vec<usize> = if hold::is_queued(group, &items[index]) && !blocks {
                 chains[chain].iter().map(|(index, _)| *index).collect()
             } else {
                 Vec::new()
@@ -131,13 +139,17 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             if held && !behind.is_empty() {
                 chains[chain].clear();
             }
+            if held && blocks {
+                halted.store(true, Ordering::Relaxed);
+            }
             free.push(chain);
         }
         drop(in_flight);
-        // In an outage what runs is finished, and nothing more is begun.
         for chain in free {
-            if !outage && let Some((index, again)) = chains[chain].pop_front() {
-                running.push(start(group, chain, index, &items[index], again));
+            if !halted.load(Ordering::Relaxed)
+                && let Some((index, again)) = chains[chain].pop_front()
+            {
+                running.push(start(group, &halted, chain, index, &items[index], again));
             }
         }
     }
@@ -299,34 +311,49 @@ async fn put_behind<S: Backend>(
 struct Back<'g> {
     chain: usize,
     index: usize,
-    called: Called,
+    /// `None`: not begun, since the lane was halted before its turn came.
+    called: Option<Answer>,
     permit: Option<SemaphorePermit<'g>>,
 }
 
+/// What a call gave: its result and what it published, or nothing where no handler was to be called.
+type Answer = Result<Option<(String, Vec<NewEvent>)>, Failed>;
+
 /// Makes one call, within its deadline and the consumer's number of calls in flight.
-async fn start<'g, S: Backend>(group: &'g Group<S>, chain: usize, index: usize, item: &Item, again: bool) -> Back<'g> {
+async fn start<'g, S: Backend>(
+    group: &'g Group<S>,
+    halted: &AtomicBool,
+    chain: usize,
+    index: usize,
+    item: &Item,
+    again: bool,
+) -> Back<'g> {
     let permit = group.calls.acquire().await.ok();
+    let called = if halted.load(Ordering::Relaxed) {
+        None
+    } else {
+        Some(call(group, item, again).await)
+    };
     Back {
         chain,
         index,
-        called: call(group, item, again).await,
+        called,
         permit,
     }
 }
 
-async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Called {
+async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Answer {
     let envelope = &item.row.envelope;
     let Handlers::Effect(handlers) = &group.handlers else {
-        return Ok(("null".to_owned(), Vec::new()));
+        return Ok(None);
     };
     let Some(handler) = handlers.get(envelope.event_type.as_str()) else {
-        count(&group.counters.unhandled, 1);
-        return group.unhandled(item).map(|()| ("null".to_owned(), Vec::new()));
+        return group.unhandled(item).map(|()| None);
     };
     let run = handler.run(envelope.payload.as_ref(), group.delivery(item), again);
-    let called = group.within_deadline(run).await;
+    let called: Called = group.within_deadline(run).await;
     faults::point("effect.after_call");
-    called
+    called.map(Some)
 }
 
 /// Stores results and what was published, and moves the cursor over the prefix that is done. `suspect`: attempts were
@@ -336,7 +363,7 @@ async fn settle<S: Backend>(
     standing: &mut Standing,
     items: &[Item],
     lane: &Progress,
-    results: &[(usize, String)],
+    results: &[(usize, Option<String>)],
     outgoing: Vec<NewEvent>,
     suspect: bool,
 ) -> Result<(), Trouble> {
@@ -344,7 +371,7 @@ async fn settle<S: Backend>(
     let mut tx = store.begin(group.scope()).await?;
     let mut stored: Vec<(&str, &str)> = results
         .iter()
-        .map(|(index, result)| (items[*index].id(), result.as_str()))
+        .map(|(index, result)| (items[*index].id(), result.as_deref().unwrap_or("null")))
         .collect();
     stored.sort_unstable();
     if !stored.is_empty() && !faults::defect("effect_result_not_stored") {
@@ -364,13 +391,23 @@ async fn settle<S: Backend>(
     tx.commit().await?;
     faults::point("effect.after_commit");
     moved(group, standing, &moves);
-    count(&group.counters.handled, results.len());
     count(&group.counters.commits, 1);
-    let mut outage = group.outage();
-    for (index, _) in results {
-        outage.succeeded(items[*index].key_or_id());
+    for (index, result) in results {
+        succeeded(group, &items[*index], result.is_some());
     }
     Ok(())
+}
+
+/// After the commit. A message that no handler was called for says nothing of whether calls succeed.
+fn succeeded<S: Backend>(group: &Group<S>, item: &Item, called: bool) {
+    if !called {
+        count(&group.counters.unhandled, 1);
+        return;
+    }
+    count(&group.counters.handled, 1);
+    if group.outage().succeeded(item.key_or_id()) {
+        tracing::info!(consumer = %group.name(), "the outage is over");
+    }
 }
 
 /// The last statement of an owner's transaction: the cursor moves, or is fenced where nothing is complete yet.
@@ -455,9 +492,11 @@ pub(crate) async fn alone<S: Backend>(
             return Err(Stopped::Later);
         }
         Stand::Call { again } => {
-            let back = start(group, 0, 0, item, again).await;
-            match back.called {
-                Ok((result, outgoing)) => {
+            let _in_flight = group.calls.acquire().await.ok();
+            match call(group, item, again).await {
+                Ok(answer) => {
+                    let (result, outgoing) = answer.unzip();
+                    let outgoing = outgoing.unwrap_or_default();
                     settle(group, standing, items, &lane, &[(0, result)], outgoing, suspect)
                         .await
                         .map_err(stopped)?;
@@ -477,8 +516,8 @@ pub(crate) async fn drain<S: Backend>(group: &Group<S>, items: &[Item]) -> Resul
             EffectClaim::Handled => (Ok(None), None),
             EffectClaim::InProgress => return Err(Stopped::Later),
             EffectClaim::Call { again } => {
-                let back = start(group, 0, 0, item, again).await;
-                (back.called.map(Some), Some(back.permit))
+                let permit = group.calls.acquire().await.ok();
+                (call(group, item, again).await.map(Some), permit)
             }
         };
         match called {
@@ -513,12 +552,15 @@ async fn claim_held<S: Backend>(group: &Group<S>, item: &Item) -> Result<EffectC
 async fn settle_held<S: Backend>(
     group: &Group<S>,
     item: &Item,
-    called: Option<(String, Vec<NewEvent>)>,
+    called: Option<Option<(String, Vec<NewEvent>)>>,
 ) -> Result<(), Trouble> {
     let store = group.store();
     let cursor: Cursor = item.cursor;
     let mut tx = store.begin(group.scope()).await?;
-    if let Some((result, outgoing)) = &called {
+    if let Some(answer) = &called {
+        let (result, outgoing) = answer
+            .as_ref()
+            .map_or(("null", &[][..]), |(result, outgoing)| (result, outgoing));
         store
             .finish_effects(&mut tx, group.name(), &[(item.id(), result)], group.now())
             .await?;
@@ -532,9 +574,8 @@ async fn settle_held<S: Backend>(
     faults::point("drain.before_commit");
     tx.commit().await?;
     faults::point("drain.after_commit");
-    if called.is_some() {
-        count(&group.counters.handled, 1);
-        group.outage().succeeded(item.key_or_id());
+    if let Some(answer) = called {
+        succeeded(group, item, answer.is_some());
     }
     Ok(())
 }

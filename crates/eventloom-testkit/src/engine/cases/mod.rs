@@ -52,7 +52,9 @@ macro_rules! engine_cases {
                 a_logical_id_is_called_once
                 redelivery_calls_nobody
                 a_dead_call_waits_and_is_sent_again
-                keys_are_called_in_parallel;
+                keys_are_called_in_parallel
+                a_blocked_lane_calls_nobody_else
+                types_without_a_handler_end_no_outage;
             same_id:
                 a_second_key_is_not_held_by_a_dead_message
                 a_second_key_is_not_held_by_a_dead_call
