@@ -15,7 +15,7 @@ use crate::{
 };
 use eventloom_core::{
     Clock, ConsumerName, Lane, NewEvent, OwnerId, Position, Recorded, RetryClass, StoreError,
-    ports::{Backend, Cursor, Outbox, Scope, Start, Store},
+    ports::{Backend, Cursor, Outbox, Reserve, Scope, Start, Store},
 };
 use futures::FutureExt;
 use std::{
@@ -40,6 +40,8 @@ pub(crate) struct Process<S: Backend> {
     pub(crate) tail: Tail<Bounded<S>>,
     /// One suspect at a time, over all lanes and consumers: otherwise innocents die with the one that kills.
     pub(crate) suspects: Arc<Semaphore>,
+    /// Kept for renewals of leases, as long as anything runs.
+    pub(crate) _reserve: Reserve,
     /// Stops fetching and picking; what runs is finished.
     pub(crate) stopping: CancellationToken,
 }

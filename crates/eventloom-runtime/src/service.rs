@@ -149,6 +149,7 @@ impl<S: Backend> Eventloom<S> {
         let limit = TimeLimit::of(leases.max().unwrap_or_default(), capacity);
         let store = Bounded::new(self.store, limit);
         let process = Arc::new(Process {
+            _reserve: store.reserve(),
             tail: Tail::new(store.clone()),
             store,
             owner: OwnerId::new(&self.host, std::process::id()),
@@ -314,13 +315,13 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
     if !consumer.inbox && mode == Mode::Effect {
         return refuse("mode effect needs the inbox: it stores the result of the call".to_owned());
     }
-    // One connection stays free for leases and reads, where there is more than one.
+    // One connection is kept for leases, where there is more than one.
     let usable = capacity.connections_max.saturating_sub(1).max(1);
     let (workers, in_flight) = match (mode, consumer.in_flight) {
         (_, Some(0)) => return refuse("in_flight 0 handles nothing".to_owned()),
         (Mode::Transaction, Some(asked)) if asked > usable => {
             return refuse(format!(
-                "in_flight {asked} needs {} connections (one stays free for leases and reads), and the pool has {}",
+                "in_flight {asked} needs {} connections (one is kept for leases), and the pool has {}",
                 asked + 1,
                 capacity.connections_max
             ));

@@ -22,6 +22,9 @@ pub(crate) mod ports {
 /// The shortest limit, for leases that are shorter.
 const LIMIT_MIN: Duration = Duration::from_secs(1);
 
+/// A busy pool is not a silent one, and who gives up loses lanes: as long as the driver waits for a connection.
+const POOL_WAIT: Duration = Duration::from_secs(30);
+
 /// How long a call may take.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TimeLimit(Duration);
@@ -45,7 +48,8 @@ impl Around for TimeLimit {
         call: Call,
         run: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
-        let limit = self.0 + call.waits;
+        let for_the_pool = if call.name == "begin" { POOL_WAIT } else { Duration::ZERO };
+        let limit = self.0 + call.waits + for_the_pool;
         match tokio::time::timeout(limit, run).await {
             Ok(answer) => answer,
             Err(_) => {

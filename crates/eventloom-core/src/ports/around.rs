@@ -3,8 +3,8 @@
 use super::{
     Attempted, Capacity, Claim, Cursor, DeadLetter, DeadLetters, Due, EffectClaim, EffectRequest, Failure, FenceError,
     Held, HeldMessage, HeldNow, Horizon, Inbox, Leases, LetGo, LetterFilter, Log, LogStatus, Move, NewHeld, OnceClaim,
-    Outbox, Page, Pruned, ReadError, ReadLimits, ReaderStatus, Readers, Redrive, RegisterError, Registration, Scope,
-    Start, Store, Tenure, Transaction,
+    Outbox, Page, Pruned, ReadError, ReadLimits, ReaderStatus, Readers, Redrive, RegisterError, Registration, Reserve,
+    Scope, Start, Store, Tenure, Transaction,
 };
 use crate::{
     error::{PublishError, StoreError, StoreErrorKind},
@@ -243,6 +243,10 @@ impl<S: Log, A: Around> Log for Surrounded<S, A> {
 }
 
 impl<S: Leases, A: Around> Leases for Surrounded<S, A> {
+    fn reserve(&self) -> Reserve {
+        self.store.reserve()
+    }
+
     methods! {
         register(reader: &ConsumerName, start: Start, now: Option<OffsetDateTime>) -> Registration, RegisterError;
         keep(

@@ -80,7 +80,8 @@ macro_rules! engine_cases {
                 a_key_held_by_another_owner_keeps_its_order
                 what_killed_its_process_is_set_aside
                 innocents_beside_a_killer_are_handled
-                shutdown_finishes_what_runs;
+                shutdown_finishes_what_runs
+                a_busy_pool_costs_no_lease;
             trouble:
                 a_silent_look_at_the_log_is_given_up
                 a_silent_transaction_is_given_up

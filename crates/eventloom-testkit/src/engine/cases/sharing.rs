@@ -5,11 +5,18 @@ use crate::{
     store::{Fixture, Outcome, holds, same},
 };
 use eventloom_core::{
-    ConsumerName,
-    ports::{HeldState, Readers},
+    ConsumerName, OwnerId,
+    ports::{HeldState, Readers, Scope, Store},
 };
-use eventloom_runtime::Backoff;
-use std::{collections::HashSet, time::Duration};
+use eventloom_runtime::{Backoff, Eventloom};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 /// Waits until this many owners share the lanes.
 async fn until_owners<F: Fixture>(scene: &Scene<'_, F>, owners: usize) -> Outcome {
@@ -203,5 +210,65 @@ pub(super) async fn shutdown_finishes_what_runs<F: Fixture>(fixture: &F) -> Outc
     same("effects", effects.len(), 600)?;
     // What was left was not suspicious: nobody died.
     same("suspects", service.health().await.consumers[0].suspects, 0)?;
+    stop(service).await
+}
+
+pub(super) async fn a_busy_pool_costs_no_lease<F: Fixture>(fixture: &F) -> Outcome {
+    if !fixture.capabilities().concurrent_writers {
+        // One transaction writes at a time, and renewals take their turn.
+        return Ok(());
+    }
+    let scene = Scene::new(fixture).await;
+    let lease = Duration::from_millis(900);
+    let store = fixture.again(&scene.store).await;
+    let consumer = scene.consumer("one").lease(lease).deadline(Duration::from_millis(500));
+    let service = Eventloom::new(store.clone()).consumer(consumer).start().await?;
+    let all = async |lanes: usize| {
+        let what = format!("{lanes} lanes");
+        scene
+            .until(&what, async || {
+                Ok((service.health().await.consumers[0].lanes == lanes).then_some(()))
+            })
+            .await
+    };
+    all(64).await?;
+    // The service's own code takes whatever the pool gives, for longer than a lease.
+    let (end, ended) = tokio::sync::watch::channel(());
+    let mut holders = tokio::task::JoinSet::new();
+    let held = Arc::new(AtomicU32::new(0));
+    let connections = store.capacity().connections_max;
+    for _ in 0..connections {
+        let (store, mut ended, held) = (store.clone(), ended.clone(), held.clone());
+        holders.spawn(async move {
+            let name = ConsumerName::parse("others").unwrap_or_else(|_| unreachable!("a legal name"));
+            let scope = Scope {
+                reader: &name,
+                owner: &OwnerId::new("others", 1),
+                limit: Duration::from_secs(60),
+            };
+            let transaction = store.begin(scope).await;
+            held.fetch_add(1, Ordering::SeqCst);
+            let _ = ended.changed().await;
+            drop(transaction);
+        });
+    }
+    scene
+        .until("the pool to be used up", async || {
+            Ok((held.load(Ordering::SeqCst) >= connections - 1).then_some(()))
+        })
+        .await?;
+    let begun = Instant::now();
+    scene
+        .until("leases to pass", async || {
+            let one = &service.health().await.consumers[0];
+            holds("the lease", one.lanes == 64 && one.lease_left > Duration::ZERO, one)?;
+            Ok((begun.elapsed() > lease * 4).then_some(()))
+        })
+        .await?;
+    same("taken anew", service.health().await.consumers[0].taken, 64)?;
+    end.send_replace(());
+    while holders.join_next().await.is_some() {}
+    scene.publish(&[("a", 1)]).await?;
+    scene.until_effects("one", 1).await?;
     stop(service).await
 }
