@@ -13,7 +13,10 @@ use eventloom_core::{
     },
 };
 use sqlx::{PgConnection, Row, postgres::PgRow};
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 /// The row that the pruner locks too: between the look at `pruned_to` and the commit of the cursors nothing is deleted.
 const LOCK_LOG: &str = "SELECT pruned_to, lanes FROM eventloom.logs WHERE name = 'outbox' FOR UPDATE";
@@ -179,19 +182,24 @@ impl Leases for Postgres {
     ) -> Result<Tenure, StoreError> {
         faults::point("lease.before_keep");
         let doing = "keeping the lease";
-        let (tenure, former) = match self.renewal(lease, doing).await? {
+        let asked = Instant::now();
+        let waited;
+        let (mut tenure, former) = match self.renewal(lease, doing).await? {
             Some(mut kept) => {
+                waited = asked.elapsed();
                 let found = self.keep_on(&mut kept, reader, owner, lease, held, now).await?;
                 kept.commit().await?;
                 found
             }
             None => {
                 let mut tx = self.own_within(lease, doing).await?;
+                waited = asked.elapsed();
                 let found = self.keep_on(&mut tx, reader, owner, lease, held, now).await?;
                 tx.commit_own().await?;
                 found
             }
         };
+        tenure.waited = waited;
         if !former.is_empty() && !self.is_pooled() {
             self.terminate(reader, former).await;
         }
@@ -492,7 +500,7 @@ impl Postgres {
                 share,
                 members,
                 paused,
-                dropped: false,
+                ..Tenure::default()
             },
             former,
         ))

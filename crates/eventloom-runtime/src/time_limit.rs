@@ -48,7 +48,11 @@ impl Around for TimeLimit {
         call: Call,
         run: impl Future<Output = Result<T, E>> + Send,
     ) -> Result<T, E> {
-        let for_the_pool = if call.name == "begin" { POOL_WAIT } else { Duration::ZERO };
+        let for_the_pool = if call.name == "begin" {
+            POOL_WAIT
+        } else {
+            Duration::ZERO
+        };
         let limit = self.0 + call.waits + for_the_pool;
         match tokio::time::timeout(limit, run).await {
             Ok(answer) => answer,

@@ -91,6 +91,9 @@ pub struct Tenure {
     pub paused: bool,
     /// The reader is not registered any more.
     pub dropped: bool,
+    /// How much of the call was waiting for its turn, before anything looked at the clock of the lease: the lease ends that
+    /// much later. May be told shorter than it was, never longer.
+    pub waited: Duration,
 }
 
 /// A step of a cursor.

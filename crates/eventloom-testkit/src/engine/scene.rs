@@ -60,6 +60,8 @@ pub(crate) enum Treat {
     Panic,
     /// Never ends.
     Hang,
+    /// Works for this long, then succeeds.
+    Take(Duration),
     /// Swallows an error of the database, and returns as if nothing had happened.
     AbortTransaction,
 }
@@ -124,6 +126,11 @@ async fn treat(treat: Treat, run: u32, number: i64) -> Result<(), StepError> {
         Treat::FailForGood => Err(StepError(number, RetryClass::Permanent)),
         Treat::Panic => panic!("step {number} panics"),
         Treat::Hang => std::future::pending().await,
+        Treat::Take(time) => {
+            // pacing: the handler's own work
+            tokio::time::sleep(time).await;
+            Ok(())
+        }
     }
 }
 

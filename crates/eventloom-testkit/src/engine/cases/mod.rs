@@ -81,7 +81,8 @@ macro_rules! engine_cases {
                 what_killed_its_process_is_set_aside
                 innocents_beside_a_killer_are_handled
                 shutdown_finishes_what_runs
-                a_busy_pool_costs_no_lease;
+                a_busy_pool_costs_no_lease
+                handlers_as_slow_as_allowed_get_through;
             trouble:
                 a_silent_look_at_the_log_is_given_up
                 a_silent_transaction_is_given_up

@@ -272,3 +272,36 @@ pub(super) async fn a_busy_pool_costs_no_lease<F: Fixture>(fixture: &F) -> Outco
     scene.until_effects("one", 1).await?;
     stop(service).await
 }
+
+pub(super) async fn handlers_as_slow_as_allowed_get_through<F: Fixture>(fixture: &F) -> Outcome {
+    // A batch of them takes many leases; and where one transaction writes at a time, renewals wait for each.
+    for batch_max in [256, 1] {
+        let scene = Scene::new(fixture).await;
+        let lease = Duration::from_millis(1200);
+        scene.script.all(Some(Treat::Take(lease * 3 / 4)));
+        let steps = [
+            ("a", 1),
+            ("b", 1),
+            ("a", 2),
+            ("c", 1),
+            ("a", 3),
+            ("d", 1),
+            ("b", 2),
+            ("a", 4),
+        ];
+        scene.publish(&steps).await?;
+        let consumer = scene.consumer("one").lease(lease).deadline(lease * 9 / 10);
+        let service = scene.start(consumer.attempts(3).batch_max(batch_max)).await?;
+        let effects = scene.until_effects("one", steps.len()).await?;
+        same("effects", effects.len(), steps.len())?;
+        same("a", scene.effects_of("one", "a").await?, [1, 2, 3, 4])?;
+        same("nobody is blamed", scene.letters("one").await?.len(), 0)?;
+        let run = |(key, number): &(&str, i64)| scene.script.runs(key, *number);
+        let runs: u32 = steps.iter().map(run).sum();
+        // What ran in a batch that was too long runs again, by itself.
+        let most = steps.len() as u32 + if batch_max == 1 { 0 } else { 2 };
+        holds("runs", runs <= most, (batch_max, runs))?;
+        stop(service).await?;
+    }
+    Ok(())
+}
