@@ -42,6 +42,7 @@ macro_rules! engine_cases {
                 a_hanging_handler_is_a_failure
                 an_aborted_transaction_is_a_failure
                 what_cannot_be_decoded_is_dead_with_its_bytes
+                a_decoder_that_panics_is_a_failure
                 types_without_a_handler_are_dead_by_choice
                 many_poisons_in_one_batch
                 a_failure_undoes_what_was_published
@@ -68,6 +69,7 @@ macro_rules! engine_cases {
                 everything_is_sent_again
                 a_deleted_letter_lets_its_key_flow
                 a_paused_consumer_waits
+                a_paused_consumer_tries_nothing_again
                 a_reset_consumer_reads_again
                 a_reset_that_forgets_repeats
                 a_dropped_consumer_stops
@@ -92,7 +94,8 @@ macro_rules! engine_cases {
             limits:
                 what_cannot_work_is_refused_at_start
                 an_explicit_number_that_the_pool_cannot_carry_is_refused
-                held_limits_stop_the_lane_and_nothing_is_lost;
+                held_limits_stop_the_lane_and_nothing_is_lost
+                a_lane_at_its_limit_stops_alone;
         }
     };
 }

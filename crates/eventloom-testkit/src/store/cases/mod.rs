@@ -205,6 +205,7 @@ macro_rules! store_cases {
                 one_in_the_middle_keeps_its_place
                 a_key_is_sent_again_in_order
                 all_are_sent_again_in_order
+                a_head_that_came_later_is_due_too
                 a_deleted_head_lets_its_queue_flow
                 deleting_the_last_lets_the_key_go
                 waiting_ones_are_not_deleted;
