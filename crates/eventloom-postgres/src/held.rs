@@ -83,6 +83,10 @@ UPDATE eventloom.held SET attempts = attempts + 1 WHERE consumer = $1 AND id = $
 const COUNT_ATTEMPT: &str = "
 INSERT INTO eventloom.attempts AS a (consumer, id, attempts) VALUES ($1, $2, 1)
 ON CONFLICT (consumer, id) DO UPDATE SET attempts = a.attempts + 1 RETURNING attempts";
+const UNCOUNT_HELD_ATTEMPT: &str = "
+UPDATE eventloom.held SET attempts = attempts - 1 WHERE consumer = $1 AND id = $2 AND attempts > 0";
+const UNCOUNT_ATTEMPT: &str = "
+UPDATE eventloom.attempts SET attempts = attempts - 1 WHERE consumer = $1 AND id = $2 AND attempts > 0";
 const CLEAR_ATTEMPTS: &str = "
 DELETE FROM eventloom.attempts a
  USING (SELECT id FROM eventloom.attempts WHERE consumer = $1 AND id = ANY($2) ORDER BY id FOR UPDATE) l
@@ -191,7 +195,7 @@ impl Held for Postgres {
         owner: &OwnerId,
         messages: &[NewHeld<'_>],
         now: Option<OffsetDateTime>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
         let tables = self.tables();
         rows::put_held(tables, connection, consumer, owner, messages, now)
             .await
@@ -315,6 +319,20 @@ impl Held for Postgres {
         counted(query.fetch_one(connection).await).map_err(while_doing("counting an attempt of a held message"))
     }
 
+    async fn uncount_held_attempt(
+        &self,
+        connection: &mut PgConnection,
+        consumer: &ConsumerName,
+        id: &str,
+    ) -> Result<(), StoreError> {
+        let query = self.query(UNCOUNT_HELD_ATTEMPT).bind(consumer.as_str()).bind(id);
+        query
+            .execute(connection)
+            .await
+            .map_err(while_doing("taking an attempt back"))?;
+        Ok(())
+    }
+
     async fn count_attempt(
         &self,
         connection: &mut PgConnection,
@@ -323,6 +341,20 @@ impl Held for Postgres {
     ) -> Result<u32, StoreError> {
         let query = self.query(COUNT_ATTEMPT).bind(consumer.as_str()).bind(id);
         counted(query.fetch_one(connection).await).map_err(while_doing("counting an attempt"))
+    }
+
+    async fn uncount_attempt(
+        &self,
+        connection: &mut PgConnection,
+        consumer: &ConsumerName,
+        id: &str,
+    ) -> Result<(), StoreError> {
+        let query = self.query(UNCOUNT_ATTEMPT).bind(consumer.as_str()).bind(id);
+        query
+            .execute(connection)
+            .await
+            .map_err(while_doing("taking an attempt back"))?;
+        Ok(())
     }
 
     async fn clear_attempts(

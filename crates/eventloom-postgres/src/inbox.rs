@@ -43,6 +43,13 @@ SELECT i.id, i.handled_at IS NOT NULL, i.effect_lane,
 const TAKE_EFFECTS: &str = "
 UPDATE eventloom.inbox i SET effect_lane = c.lane, effect_epoch = c.epoch
   FROM unnest($2::text[], $3::smallint[], $4::bigint[]) c (id, lane, epoch) WHERE i.consumer = $1 AND i.id = c.id";
+const GIVE_UP_EFFECTS: &str = "
+WITH given_up AS (SELECT * FROM unnest($2::text[], $3::smallint[], $4::bigint[]) g (id, lane, epoch)),
+     locked AS (SELECT i.id FROM eventloom.inbox i JOIN given_up g USING (id)
+                 WHERE i.consumer = $1 AND i.handled_at IS NULL AND i.effect_lane = g.lane AND i.effect_epoch = g.epoch
+                 ORDER BY i.id FOR UPDATE OF i)
+UPDATE eventloom.inbox i SET effect_lane = NULL, effect_epoch = NULL
+  FROM locked l WHERE i.consumer = $1 AND i.id = l.id";
 const FINISH_EFFECTS: &str = "
 WITH results AS (SELECT * FROM unnest($2::text[], $3::text[]) r (id, result)),
      locked AS (SELECT i.id FROM eventloom.inbox i JOIN results r USING (id)
@@ -169,6 +176,23 @@ impl Inbox for Postgres {
             query.execute(connection).await.map_err(doing)?;
         }
         Ok(claims)
+    }
+
+    async fn give_up_effects(
+        &self,
+        connection: &mut PgConnection,
+        consumer: &ConsumerName,
+        requests: &[EffectRequest<'_>],
+    ) -> Result<(), StoreError> {
+        let (ids, lanes, epochs) = effect_arrays(requests.iter());
+        let query = self.query(GIVE_UP_EFFECTS).bind(consumer.as_str()).bind(ids);
+        query
+            .bind(lanes)
+            .bind(epochs)
+            .execute(connection)
+            .await
+            .map_err(while_doing("giving calls up"))?;
+        Ok(())
     }
 
     async fn finish_effects(

@@ -8,11 +8,15 @@ use crate::{
 use eventloom_core::{
     ConsumerName, Epoch, Lane, OffsetDateTime, OwnerId, Position, StoreError, faults,
     ports::{
-        Cursor, FenceError, Leases, Move, RegisterError, Registration, Start, Store, Taken, Tenure, Transaction as _,
+        Cursor, FenceError, Leases, Move, RegisterError, Registration, Reserve, Start, Store, Taken, Tenure,
+        Transaction as _,
     },
 };
 use sqlx::{PgConnection, Row, postgres::PgRow};
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 /// The row that the pruner locks too: between the look at `pruned_to` and the commit of the cursors nothing is deleted.
 const LOCK_LOG: &str = "SELECT pruned_to, lanes FROM eventloom.logs WHERE name = 'outbox' FOR UPDATE";
@@ -95,6 +99,9 @@ SELECT pg_terminate_backend(pid, 200) FROM pg_catalog.pg_stat_activity
  WHERE datname = current_database() AND application_name = ANY($1) AND xact_start IS NOT NULL
    AND pid <> pg_backend_pid()";
 
+/// Longer than what it waits for each of a few.
+const TERMINATE_LIMIT: Duration = Duration::from_secs(5);
+
 const ADVANCE: &str = "
 WITH moves AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
                          m (lane, epoch, come_from, go_to, batch_end)),
@@ -154,6 +161,13 @@ impl Leases for Postgres {
         Ok(Registration::new(created, begins_after, pruned_to))
     }
 
+    fn reserve(&self) -> Reserve {
+        match self.capacity().connections_max {
+            0 | 1 => Reserve::default(),
+            _ => Reserve::holding(self.renewals().keep()),
+        }
+    }
+
     async fn keep(
         &self,
         reader: &ConsumerName,
@@ -163,7 +177,25 @@ impl Leases for Postgres {
         now: Option<OffsetDateTime>,
     ) -> Result<Tenure, StoreError> {
         faults::point("lease.before_keep");
-        let (tenure, former) = self.keep_own(reader, owner, lease, held, now).await?;
+        let doing = "keeping the lease";
+        let asked = Instant::now();
+        let waited;
+        let (mut tenure, former) = match self.renewal(lease, doing).await? {
+            Some(mut kept) => {
+                waited = asked.elapsed();
+                let found = self.keep_on(&mut kept, reader, owner, lease, held, now).await?;
+                kept.commit().await?;
+                found
+            }
+            None => {
+                let mut tx = self.own_within(lease, doing).await?;
+                waited = asked.elapsed();
+                let found = self.keep_on(&mut tx, reader, owner, lease, held, now).await?;
+                tx.commit_own().await?;
+                found
+            }
+        };
+        tenure.waited = waited;
         if !former.is_empty() && !self.is_pooled() {
             self.terminate(reader, former).await;
         }
@@ -323,8 +355,9 @@ impl Postgres {
     }
 
     /// The transaction of `keep`. Also returns the owners whose unfinished transactions are to be ended.
-    async fn keep_own(
+    async fn keep_on(
         &self,
+        tx: &mut PgConnection,
         reader: &ConsumerName,
         owner: &OwnerId,
         lease: Duration,
@@ -333,7 +366,6 @@ impl Postgres {
     ) -> Result<(Tenure, BTreeSet<String>), StoreError> {
         let doing = while_doing("keeping the lease");
         let (reader, owner) = (reader.as_str(), owner.as_str());
-        let mut tx = self.own_within(lease, "keeping the lease").await?;
         let Some(found) = self
             .query(READER)
             .bind(reader)
@@ -457,7 +489,6 @@ impl Postgres {
         let known = |cursor: &Cursor| held.contains(cursor) || taken.iter().any(|taken| taken.cursor == *cursor);
         let owned = owned.into_iter().filter(known).collect();
         let paused = found.try_get(0).map_err(&doing)?;
-        tx.commit_own().await?;
         Ok((
             Tenure {
                 owned,
@@ -465,7 +496,7 @@ impl Postgres {
                 share,
                 members,
                 paused,
-                dropped: false,
+                ..Tenure::default()
             },
             former,
         ))
@@ -477,11 +508,19 @@ impl Postgres {
     async fn terminate(&self, reader: &ConsumerName, owners: BTreeSet<String>) {
         let labels: Vec<String> = owners.iter().map(|owner| label(owner, reader)).collect();
         let ended = async {
-            let mut tx = self.own("ending a former owner's transactions").await?;
-            let query = self.query(TERMINATE).bind(labels).fetch_all(&mut *tx).await;
-            query.map_err(while_doing("ending a former owner's transactions"))
+            // Beside the renewal on its connection too: the lease is not known here before this has answered.
+            let doing = "ending a former owner's transactions";
+            let query = self.query(TERMINATE).bind(labels);
+            if let Some(mut kept) = self.renewal(TERMINATE_LIMIT, doing).await? {
+                let ended = query.fetch_all(&mut *kept).await.map_err(while_doing(doing))?;
+                kept.commit().await?;
+                return Ok(ended);
+            }
+            let mut tx = self.own(doing).await?;
+            query.fetch_all(&mut *tx).await.map_err(while_doing(doing))
         };
-        match ended.await {
+        let ended: Result<_, StoreError> = ended.await;
+        match ended {
             Ok(rows) if rows.is_empty() => {}
             Ok(rows) => {
                 tracing::info!(%reader, ?owners, transactions = rows.len(), "ended a former owner's transactions")

@@ -83,7 +83,7 @@ SELECT $1, $2, n.now, m.position, m.lane, m.id, m.topic, m.type, m.key, m.event_
  ORDER BY m.id COLLATE \"C\"
 ON CONFLICT (consumer, id) DO NOTHING";
 
-/// Inserts messages into `held`; those that are there already stay as they are.
+/// Inserts messages into `held`; those that are there already stay as they are. Returns how many were new.
 pub(crate) async fn put_held(
     tables: &Tables,
     connection: &mut PgConnection,
@@ -91,7 +91,7 @@ pub(crate) async fn put_held(
     owner: &OwnerId,
     messages: &[NewHeld<'_>],
     now: Option<OffsetDateTime>,
-) -> Result<(), sqlx::Error> {
+) -> Result<u64, sqlx::Error> {
     fn all<'a, T>(messages: &'a [NewHeld<'a>], of: impl Fn(&'a NewHeld<'a>) -> T) -> Vec<T> {
         messages.iter().map(of).collect()
     }
@@ -99,7 +99,7 @@ pub(crate) async fn put_held(
         all(messages, |held| of(&held.message.envelope).map(String::as_str))
     }
     let due_in = |held: &NewHeld<'_>| held.due_in.filter(|_| held.state == HeldState::Waiting).map(micros);
-    tables
+    let put = tables
         .query(PUT_HELD)
         .bind(consumer.as_str())
         .bind(owner.as_str())
@@ -140,7 +140,7 @@ pub(crate) async fn put_held(
         }))
         .execute(connection)
         .await?;
-    Ok(())
+    Ok(put.rows_affected())
 }
 
 /// Headers as JSON text; `None` for none.

@@ -1,6 +1,11 @@
 //! The store: how it is opened, what it checks then, and the one way to a transaction.
 
-use crate::{error, transaction::PostgresTransaction, wake::Wake};
+use crate::{
+    error,
+    renewals::{Renewal, Renewals},
+    transaction::PostgresTransaction,
+    wake::Wake,
+};
 use eventloom_core::{
     ConsumerName, LaneCount, PublishLimits, SchemaName, SharedCommit, StoreError, StoreErrorKind,
     ports::{Capacity, ConnectionOf, Scope, Store},
@@ -92,6 +97,7 @@ struct Inner {
     begin_own: String,
     shared_commit: SharedCommit,
     wake: Wake,
+    renewals: Renewals,
 }
 
 impl fmt::Debug for Postgres {
@@ -260,6 +266,7 @@ impl PostgresBuilder {
             begin_own,
             shared_commit: SharedCommit::default(),
             wake,
+            renewals: Renewals::default(),
         };
         Ok(Postgres { inner: Arc::new(inner) })
     }
@@ -487,6 +494,16 @@ impl Postgres {
 
     pub(crate) fn shared_commit(&self) -> &SharedCommit {
         &self.inner.shared_commit
+    }
+
+    pub(crate) fn renewals(&self) -> &Renewals {
+        &self.inner.renewals
+    }
+
+    /// A transaction of the store's own on the connection that is kept for renewals; `None` where none is.
+    pub(crate) async fn renewal(&self, limit: Duration, doing: &'static str) -> Result<Option<Renewal>, StoreError> {
+        let statement = begin_statement("", limit, self.inner.lock_timeout, self.inner.server_version);
+        self.inner.renewals.begin(&self.inner.pool, &statement, doing).await
     }
 
     pub(crate) fn wake(&self) -> &Wake {

@@ -16,6 +16,7 @@ use crate::{
     group::{Group, count},
     hold,
     lanes::Slice,
+    time_limit::{Tx, ports::*},
 };
 use eventloom_core::{
     NewEvent, Position, Recorded, RetryClass, StoreError, StoreErrorKind, faults,
@@ -179,7 +180,7 @@ pub(crate) async fn run<S: Backend>(
     }
     faults::point("batch.before_publish");
     if !work.outgoing.is_empty() {
-        S::append(store.tables(), &mut tx, &work.outgoing).await?;
+        group.append(&mut tx, &work.outgoing).await?;
     }
     faults::point("batch.before_advance");
     let mut moves = standing.moves(items);
@@ -227,12 +228,7 @@ impl<'g, S: Backend> Transacted<'g, S> {
         }
     }
 
-    async fn messages(
-        &mut self,
-        tx: &mut S::Transaction,
-        standing: &mut Standing,
-        items: &[Item],
-    ) -> Result<(), Trouble> {
+    async fn messages(&mut self, tx: &mut Tx<S>, standing: &mut Standing, items: &[Item]) -> Result<(), Trouble> {
         let group = self.group;
         let held = match standing.asked_once.clone() {
             Some(asked_once) => asked_once,
@@ -255,12 +251,7 @@ impl<'g, S: Backend> Transacted<'g, S> {
     }
 
     /// Claims and handles some of the messages, in order, and stores their results.
-    pub(crate) async fn handle(
-        &mut self,
-        tx: &mut S::Transaction,
-        items: &[Item],
-        which: &[usize],
-    ) -> Result<(), Trouble> {
+    pub(crate) async fn handle(&mut self, tx: &mut Tx<S>, items: &[Item], which: &[usize]) -> Result<(), Trouble> {
         let group = self.group;
         faults::point("batch.before_claim");
         let new = self.claim(tx, items, which).await?;
@@ -293,12 +284,7 @@ impl<'g, S: Backend> Transacted<'g, S> {
     }
 
     /// Which of the messages are handled for the first time.
-    async fn claim(
-        &mut self,
-        tx: &mut S::Transaction,
-        items: &[Item],
-        which: &[usize],
-    ) -> Result<HashSet<usize>, Trouble> {
+    async fn claim(&mut self, tx: &mut Tx<S>, items: &[Item], which: &[usize]) -> Result<HashSet<usize>, Trouble> {
         if !self.group.settings.inbox || faults::defect("claim_without_inbox") {
             return Ok(which.iter().copied().collect());
         }
@@ -330,12 +316,7 @@ impl<'g, S: Backend> Transacted<'g, S> {
 
     /// Queues messages behind their held keys. A key that was let go meanwhile is handled instead, under no lock of ours:
     /// locks are given back first, and taken and looked at again until nothing is gone.
-    async fn queue_behind(
-        &mut self,
-        tx: &mut S::Transaction,
-        items: &[Item],
-        mut behind: Vec<usize>,
-    ) -> Result<(), Trouble> {
+    async fn queue_behind(&mut self, tx: &mut Tx<S>, items: &[Item], mut behind: Vec<usize>) -> Result<(), Trouble> {
         let group = self.group;
         loop {
             tx.savepoint().await?;
@@ -362,7 +343,7 @@ impl<'g, S: Backend> Transacted<'g, S> {
         }
     }
 
-    async fn queue(&mut self, tx: &mut S::Transaction, items: &[Item], queue: &[usize]) -> Result<(), Trouble> {
+    async fn queue(&mut self, tx: &mut Tx<S>, items: &[Item], queue: &[usize]) -> Result<(), Trouble> {
         hold::queue(self.group, tx, items, queue).await?;
         self.queued += queue.len();
         Ok(())
@@ -389,7 +370,7 @@ impl<'g, S: Backend> Transacted<'g, S> {
 /// Which keys and ids of these messages are held. A lane that holds nothing is not asked for: its owner alone holds.
 pub(crate) async fn ask<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     standing: &Standing,
     items: &[Item],
 ) -> Result<HeldNow, StoreError> {

@@ -6,17 +6,19 @@
 //!   idempotency key, as a suspect;
 //! - the lease ends during a call: the future is dropped, its result cannot be stored (another epoch), the successor calls
 //!   again under the same key;
-//! - the same logical id stands twice in the log: the second claim is told that it is handled, or in progress.
+//! - the same logical id stands twice in the log: the second claim is told that it is handled, or in progress, and what is
+//!   not called at the moment but held is passed over: it is called, or given up by a human, where it is held.
 
 use crate::{
     batch::{self, Item, Standing, Trouble},
-    consumer::Handlers,
+    consumer::{Handlers, Poison},
     drain,
     effect::Called,
     failure::Failed,
     group::{Group, count},
     hold,
     lanes::Slice,
+    time_limit::{Tx, ports::*},
     worker::{Stopped, stopped},
 };
 use eventloom_core::{
@@ -26,6 +28,7 @@ use eventloom_core::{
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 use tokio::sync::SemaphorePermit;
@@ -70,10 +73,12 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             .map_err(stopped);
     }
     let mut chains = chains(&items, &stands);
+    // In an outage, and when the lane is blocked, what runs is finished, and nothing more is begun.
+    let halted = AtomicBool::new(false);
     let mut running = FuturesUnordered::new();
     for (chain, messages) in chains.iter_mut().enumerate() {
         if let Some((index, again)) = messages.pop_front() {
-            running.push(start(group, chain, index, &items[index], again));
+            running.push(start(group, &halted, chain, index, &items[index], again));
         }
     }
     let mut outage = false;
@@ -98,13 +103,15 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         {
             in_flight.push(permit);
             match called {
-                Ok((result, published)) => {
+                None => {}
+                Some(Ok(answer)) => {
+                    let (result, published) = answer.unzip();
                     results.push((index, result));
-                    outgoing.extend(published);
+                    outgoing.extend(published.unwrap_or_default());
                     lane.done[index] = true;
                     free.push(chain);
                 }
-                Err(failed) => failures.push((chain, index, failed)),
+                Some(Err(failed)) => failures.push((chain, index, failed)),
             }
         }
         if !results.is_empty() {
@@ -116,23 +123,33 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             count(&group.counters.failures, 1);
             if group.blames_an_outage(items[index].key_or_id(), &failed) {
                 outage = true;
+                halted.store(true, Ordering::Relaxed);
                 continue;
             }
-            let behind: Vec<usize> = if hold::is_queued(group, &items[index]) {
-                chains[chain].drain(..).map(|(index, _)| index).collect()
+            // Of a blocked lane the rest is left where it is.
+            let blocks = group.settings.poison == Poison::Block;
+            let behind: Vec<usize> = if hold::is_queued(group, &items[index]) && !blocks {
+                chains[chain].iter().map(|(index, _)| *index).collect()
             } else {
                 Vec::new()
             };
-            set_aside(group, &mut standing, &items, &mut lane, index, &behind, &failed)
+            let held = set_aside(group, &mut standing, &items, &mut lane, index, &behind, &failed)
                 .await
                 .map_err(stopped)?;
+            if held && !behind.is_empty() {
+                chains[chain].clear();
+            }
+            if held && blocks {
+                halted.store(true, Ordering::Relaxed);
+            }
             free.push(chain);
         }
         drop(in_flight);
-        // In an outage what runs is finished, and nothing more is begun.
         for chain in free {
-            if !outage && let Some((index, again)) = chains[chain].pop_front() {
-                running.push(start(group, chain, index, &items[index], again));
+            if !halted.load(Ordering::Relaxed)
+                && let Some((index, again)) = chains[chain].pop_front()
+            {
+                running.push(start(group, &halted, chain, index, &items[index], again));
             }
         }
     }
@@ -232,8 +249,10 @@ async fn prepare<S: Backend>(
     } else {
         store.claim_effects(&mut tx, group.name(), &asked, group.now()).await?
     };
-    for ((index, _), claim) in requests.iter().zip(claims) {
+    let held_elsewhere = held_elsewhere(group, &mut tx, &requests, &claims).await?;
+    for ((index, request), claim) in requests.iter().zip(claims) {
         stands[*index] = match claim {
+            _ if held_elsewhere.contains(request.id) => Stand::Done,
             EffectClaim::Call { again } => Stand::Call { again },
             EffectClaim::Handled => Stand::Done,
             EffectClaim::InProgress => Stand::Elsewhere,
@@ -249,9 +268,35 @@ async fn prepare<S: Backend>(
     Ok(stands)
 }
 
+/// Which of these claims are of messages that another lane holds: only its owner calls them. Only what was claimed before
+/// can be held after a call, and it is looked for in a statement after the claim.
+async fn held_elsewhere<S: Backend>(
+    group: &Group<S>,
+    tx: &mut Tx<S>,
+    requests: &[(usize, EffectRequest<'_>)],
+    claims: &[EffectClaim],
+) -> Result<HashSet<String>, Trouble> {
+    let known = |claim: &EffectClaim| matches!(claim, EffectClaim::InProgress | EffectClaim::Call { again: true });
+    let asked = requests.iter().zip(claims).filter(|(_, claim)| known(claim));
+    let ids: Vec<&str> = asked.map(|((_, request), _)| request.id).collect();
+    if ids.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let held = group.store().ask(tx, group.name(), &[], &ids).await?.ids;
+    let taken = requests
+        .iter()
+        .zip(claims)
+        .filter(|((_, request), claim)| matches!(claim, EffectClaim::Call { .. }) && held.contains(request.id));
+    let taken: Vec<EffectRequest<'_>> = taken.map(|((_, request), _)| *request).collect();
+    if !taken.is_empty() {
+        group.store().give_up_effects(tx, group.name(), &taken).await?;
+    }
+    Ok(held)
+}
+
 async fn put_behind<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     items: &[Item],
     behind: &[usize],
 ) -> Result<(), Trouble> {
@@ -266,34 +311,49 @@ async fn put_behind<S: Backend>(
 struct Back<'g> {
     chain: usize,
     index: usize,
-    called: Called,
+    /// `None`: not begun, since the lane was halted before its turn came.
+    called: Option<Answer>,
     permit: Option<SemaphorePermit<'g>>,
 }
 
+/// What a call gave: its result and what it published, or nothing where no handler was to be called.
+type Answer = Result<Option<(String, Vec<NewEvent>)>, Failed>;
+
 /// Makes one call, within its deadline and the consumer's number of calls in flight.
-async fn start<'g, S: Backend>(group: &'g Group<S>, chain: usize, index: usize, item: &Item, again: bool) -> Back<'g> {
+async fn start<'g, S: Backend>(
+    group: &'g Group<S>,
+    halted: &AtomicBool,
+    chain: usize,
+    index: usize,
+    item: &Item,
+    again: bool,
+) -> Back<'g> {
     let permit = group.calls.acquire().await.ok();
+    let called = if halted.load(Ordering::Relaxed) {
+        None
+    } else {
+        Some(call(group, item, again).await)
+    };
     Back {
         chain,
         index,
-        called: call(group, item, again).await,
+        called,
         permit,
     }
 }
 
-async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Called {
+async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Answer {
     let envelope = &item.row.envelope;
     let Handlers::Effect(handlers) = &group.handlers else {
-        return Ok(("null".to_owned(), Vec::new()));
+        return Ok(None);
     };
     let Some(handler) = handlers.get(envelope.event_type.as_str()) else {
-        count(&group.counters.unhandled, 1);
-        return group.unhandled(item).map(|()| ("null".to_owned(), Vec::new()));
+        return group.unhandled(item).map(|()| None);
     };
     let run = handler.run(envelope.payload.as_ref(), group.delivery(item), again);
-    let called = group.within_deadline(run).await;
+    let called: Called = group.within_deadline(run).await;
     faults::point("effect.after_call");
-    called
+    called.map(Some)
 }
 
 /// Stores results and what was published, and moves the cursor over the prefix that is done. `suspect`: attempts were
@@ -303,7 +363,7 @@ async fn settle<S: Backend>(
     standing: &mut Standing,
     items: &[Item],
     lane: &Progress,
-    results: &[(usize, String)],
+    results: &[(usize, Option<String>)],
     outgoing: Vec<NewEvent>,
     suspect: bool,
 ) -> Result<(), Trouble> {
@@ -311,7 +371,7 @@ async fn settle<S: Backend>(
     let mut tx = store.begin(group.scope()).await?;
     let mut stored: Vec<(&str, &str)> = results
         .iter()
-        .map(|(index, result)| (items[*index].id(), result.as_str()))
+        .map(|(index, result)| (items[*index].id(), result.as_deref().unwrap_or("null")))
         .collect();
     stored.sort_unstable();
     if !stored.is_empty() && !faults::defect("effect_result_not_stored") {
@@ -324,26 +384,36 @@ async fn settle<S: Backend>(
         store.clear_attempts(&mut tx, group.name(), &ids).await?;
     }
     if !outgoing.is_empty() {
-        S::append(store.tables(), &mut tx, &outgoing).await?;
+        group.append(&mut tx, &outgoing).await?;
     }
     let moves = advance(group, &mut tx, standing, items, lane).await?;
     faults::point("effect.before_commit");
     tx.commit().await?;
     faults::point("effect.after_commit");
     moved(group, standing, &moves);
-    count(&group.counters.handled, results.len());
     count(&group.counters.commits, 1);
-    let mut outage = group.outage();
-    for (index, _) in results {
-        outage.succeeded(items[*index].key_or_id());
+    for (index, result) in results {
+        succeeded(group, &items[*index], result.is_some());
     }
     Ok(())
+}
+
+/// After the commit. A message that no handler was called for says nothing of whether calls succeed.
+fn succeeded<S: Backend>(group: &Group<S>, item: &Item, called: bool) {
+    if !called {
+        count(&group.counters.unhandled, 1);
+        return;
+    }
+    count(&group.counters.handled, 1);
+    if group.outage().succeeded(item.key_or_id()) {
+        tracing::info!(consumer = %group.name(), "the outage is over");
+    }
 }
 
 /// The last statement of an owner's transaction: the cursor moves, or is fenced where nothing is complete yet.
 async fn advance<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     standing: &Standing,
     items: &[Item],
     lane: &Progress,
@@ -373,7 +443,8 @@ fn moved<S: Backend>(group: &Group<S>, standing: &mut Standing, moves: &[Move]) 
     group.lanes().moved(moves);
 }
 
-/// Sets a failed call's message aside, and what follows it in its key behind it.
+/// Sets a failed call's message aside, and what follows it in its key behind it. `false`: it was a duplicate of a held one,
+/// and its key flows on.
 async fn set_aside<S: Backend>(
     group: &Group<S>,
     standing: &mut Standing,
@@ -382,24 +453,25 @@ async fn set_aside<S: Backend>(
     index: usize,
     behind: &[usize],
     failed: &Failed,
-) -> Result<(), Trouble> {
+) -> Result<bool, Trouble> {
     let item = &items[index];
     tracing::warn!(consumer = %group.name(), id = item.id(), error = %failed.failure.error, "a call failed; its message is set aside");
     let store = group.store();
     let (state, due_in) = hold::follows(group, failed, item.attempt);
     let mut tx = store.begin(group.scope()).await?;
-    hold::put(group, &mut tx, item, failed, state, due_in).await?;
+    let held = hold::put(group, &mut tx, item, failed, state, due_in).await?;
+    let behind = if held { behind } else { &[] };
     put_behind(group, &mut tx, items, behind).await?;
-    for held in behind.iter().chain([&index]) {
-        lane.done[*held] = true;
+    for done in behind.iter().chain([&index]) {
+        lane.done[*done] = true;
     }
     let moves = advance(group, &mut tx, standing, items, lane).await?;
     faults::point("hold.before_commit");
     tx.commit().await?;
     faults::point("hold.after_commit");
     moved(group, standing, &moves);
-    hold::committed(group, standing, item, state);
-    Ok(())
+    hold::committed(group, standing, item, held.then_some(state));
+    Ok(held)
 }
 
 /// One message of the log by itself: a suspect. Returns its failure.
@@ -420,9 +492,11 @@ pub(crate) async fn alone<S: Backend>(
             return Err(Stopped::Later);
         }
         Stand::Call { again } => {
-            let back = start(group, 0, 0, item, again).await;
-            match back.called {
-                Ok((result, outgoing)) => {
+            let _in_flight = group.calls.acquire().await.ok();
+            match call(group, item, again).await {
+                Ok(answer) => {
+                    let (result, outgoing) = answer.unzip();
+                    let outgoing = outgoing.unwrap_or_default();
                     settle(group, standing, items, &lane, &[(0, result)], outgoing, suspect)
                         .await
                         .map_err(stopped)?;
@@ -442,8 +516,8 @@ pub(crate) async fn drain<S: Backend>(group: &Group<S>, items: &[Item]) -> Resul
             EffectClaim::Handled => (Ok(None), None),
             EffectClaim::InProgress => return Err(Stopped::Later),
             EffectClaim::Call { again } => {
-                let back = start(group, 0, 0, item, again).await;
-                (back.called.map(Some), Some(back.permit))
+                let permit = group.calls.acquire().await.ok();
+                (call(group, item, again).await.map(Some), permit)
             }
         };
         match called {
@@ -478,17 +552,20 @@ async fn claim_held<S: Backend>(group: &Group<S>, item: &Item) -> Result<EffectC
 async fn settle_held<S: Backend>(
     group: &Group<S>,
     item: &Item,
-    called: Option<(String, Vec<NewEvent>)>,
+    called: Option<Option<(String, Vec<NewEvent>)>>,
 ) -> Result<(), Trouble> {
     let store = group.store();
     let cursor: Cursor = item.cursor;
     let mut tx = store.begin(group.scope()).await?;
-    if let Some((result, outgoing)) = &called {
+    if let Some(answer) = &called {
+        let (result, outgoing) = answer
+            .as_ref()
+            .map_or(("null", &[][..]), |(result, outgoing)| (result, outgoing));
         store
             .finish_effects(&mut tx, group.name(), &[(item.id(), result)], group.now())
             .await?;
         if !outgoing.is_empty() {
-            S::append(store.tables(), &mut tx, outgoing).await?;
+            group.append(&mut tx, outgoing).await?;
         }
     }
     faults::point("drain.before_remove");
@@ -497,9 +574,8 @@ async fn settle_held<S: Backend>(
     faults::point("drain.before_commit");
     tx.commit().await?;
     faults::point("drain.after_commit");
-    if called.is_some() {
-        count(&group.counters.handled, 1);
-        group.outage().succeeded(item.key_or_id());
+    if let Some(answer) = called {
+        succeeded(group, item, answer.is_some());
     }
     Ok(())
 }

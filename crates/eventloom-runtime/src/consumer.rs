@@ -176,7 +176,7 @@ impl<S: Store> Consumer<S> {
     }
 
     /// How long one handler may run, waits for locks included. Three quarters of the lease unless said otherwise, and
-    /// never more than the lease, in mode transaction; 30 s in mode effect, and 24 h at most.
+    /// never more than nine tenths of it, in mode transaction; 30 s in mode effect, and 24 h at most.
     #[must_use]
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);

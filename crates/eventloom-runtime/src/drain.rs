@@ -10,6 +10,8 @@ use crate::{
     failure::Failed,
     group::{Group, count},
     hold,
+    suspect::{self, Counted},
+    time_limit::{Tx, ports::*},
     worker::{Stopped, stopped},
 };
 use eventloom_core::{
@@ -286,24 +288,20 @@ async fn handle_suspect<S: Backend>(group: &Group<S>, item: &Item) -> Result<boo
     };
     count(&group.counters.suspects, 1);
     let mut item = item.clone();
-    item.attempt = count_attempt(group, &item).await.map_err(stopped)?;
+    item.attempt = suspect::count(group, &item, Counted::OfTheHeld)
+        .await
+        .map_err(stopped)?;
     if item.attempt > group.settings.attempts_max {
         item.attempt -= 1;
         let failed = Failed::permanent(format!("the process ended while handling it, {} times", item.attempt));
         fail(group, &item, &failed).await.map_err(stopped)?;
         return Ok(false);
     }
-    handle_together(group, std::slice::from_ref(&item)).await
-}
-
-async fn count_attempt<S: Backend>(group: &Group<S>, item: &Item) -> Result<u32, Trouble> {
-    let store = group.store();
-    let mut tx = store.begin(group.scope()).await?;
-    let attempts = store.count_held_attempt(&mut tx, group.name(), item.id()).await?;
-    mark(group, &mut tx, std::slice::from_ref(item), item.cursor.epoch).await?;
-    store.fence(&mut tx, group.name(), &[item.cursor]).await?;
-    tx.commit().await?;
-    Ok(attempts)
+    let handled = handle_together(group, std::slice::from_ref(&item)).await;
+    if handled.is_err() {
+        suspect::take_back(group, &item, Counted::OfTheHeld).await;
+    }
+    handled
 }
 
 /// Handles messages of one key in one transaction; around one that fails, as a batch does.
@@ -359,7 +357,7 @@ async fn run_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<()
     faults::point("drain.before_remove");
     remove(group, &mut tx, items).await?;
     if !work.outgoing.is_empty() {
-        S::append(store.tables(), &mut tx, &work.outgoing).await?;
+        group.append(&mut tx, &work.outgoing).await?;
     }
     store.fence(&mut tx, group.name(), &[items[0].cursor]).await?;
     faults::point("drain.before_commit");
@@ -370,11 +368,7 @@ async fn run_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<()
 }
 
 /// Removes what was handled. One that is gone was answered for by somebody else: then nothing of this is committed.
-pub(crate) async fn remove<S: Backend>(
-    group: &Group<S>,
-    tx: &mut S::Transaction,
-    items: &[Item],
-) -> Result<(), Trouble> {
+pub(crate) async fn remove<S: Backend>(group: &Group<S>, tx: &mut Tx<S>, items: &[Item]) -> Result<(), Trouble> {
     let mut ids: Vec<&str> = items.iter().map(Item::id).collect();
     ids.sort_unstable();
     let removed = group.store().remove(tx, group.name(), &ids).await?;
@@ -398,7 +392,7 @@ async fn commit_mark<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<(),
 
 pub(crate) async fn mark<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     items: &[Item],
     epoch: Epoch,
 ) -> Result<(), Trouble> {
@@ -442,6 +436,7 @@ async fn fail<S: Backend>(group: &Group<S>, item: &Item, failed: &Failed) -> Res
     if !there {
         return Err(Trouble::InDoubt);
     }
+    hold::give_up(group, &mut tx, [item]).await?;
     store.fence(&mut tx, group.name(), &[item.cursor]).await?;
     tx.commit().await?;
     if then == Attempted::Dead {
@@ -466,7 +461,6 @@ async fn let_go<S: Backend>(group: &Group<S>, cursor: Cursor, key: &str) -> Resu
     let store = group.store();
     loop {
         let attempt = async {
-            faults::point("letgo.before_lock");
             let mut tx = store.begin(group.scope()).await?;
             let found = store.let_go(&mut tx, group.name(), key, group.now()).await?;
             store.fence(&mut tx, group.name(), &[cursor]).await?;

@@ -1,6 +1,6 @@
 //! Brings rows of the log to the lanes of one consumer, no faster than they are handled.
 
-use crate::group::Group;
+use crate::{group::Group, time_limit::ports::*};
 use eventloom_core::{
     Position,
     ports::{Backend, ReadError, ReadLimits},
@@ -42,24 +42,20 @@ async fn step<S: Backend>(group: &Group<S>, begun: &mut Option<Position>) -> Res
     let (reach, room, behind, lanes) = {
         let lanes = group.lanes();
         let reach = lanes.reach().filter(|_| !lanes.paused && !lanes.dropped);
-        let (behind, count) = lanes.behind(begun.unwrap_or(reach.map_or(Position::START, |(_, median)| median)));
-        (
-            reach,
-            lanes.has_room(),
-            behind.map(|behind| (behind, count)),
-            lanes.len(),
-        )
+        let behind = lanes.behind(begun.unwrap_or(reach.map_or(Position::START, |(_, median)| median)));
+        (reach, lanes.has_room(), behind, lanes.len())
     };
     let Some((lowest, median)) = reach.filter(|_| room) else {
         changed.await;
         return Ok(());
     };
     let scan = begun.get_or_insert(median);
-    if let Some(((cursor, fetched), count)) = behind {
-        if count * 4 >= lanes {
+    if let Some(behind) = behind {
+        if behind.count * 4 >= lanes {
             // Many lanes lag: one scan from the lowest is cheaper than a look-up for each. Rows that a lane has are passed over.
-            *scan = lowest;
+            *scan = behind.lowest;
         } else {
+            let (cursor, fetched) = (behind.first, behind.fetched);
             let page = group.store().read_lane(cursor.lane, fetched, *scan, limits).await?;
             group.lanes().offer_lane(cursor, fetched, page, |row| group.wants(row));
             group.changed.notify_waiters();

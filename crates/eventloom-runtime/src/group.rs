@@ -9,11 +9,13 @@ use crate::{
     handler::panic_text,
     lanes::Lanes,
     outage::Outage,
+    suspect::Owed,
     tail::Tail,
+    time_limit::{Bounded, TimeLimit, Tx},
 };
 use eventloom_core::{
-    Clock, ConsumerName, Lane, OwnerId, Position, Recorded, RetryClass,
-    ports::{Backend, Cursor, Scope, Start, Store},
+    Clock, ConsumerName, Lane, NewEvent, OwnerId, Position, Recorded, RetryClass, StoreError,
+    ports::{Backend, Cursor, Outbox, Reserve, Scope, Start, Store},
 };
 use futures::FutureExt;
 use std::{
@@ -31,13 +33,15 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 /// What a process shares among its consumers.
-pub(crate) struct Process<S: Store> {
-    pub(crate) store: S,
+pub(crate) struct Process<S: Backend> {
+    pub(crate) store: Bounded<S>,
     pub(crate) owner: OwnerId,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) tail: Tail<S>,
+    pub(crate) tail: Tail<Bounded<S>>,
     /// One suspect at a time, over all lanes and consumers: otherwise innocents die with the one that kills.
     pub(crate) suspects: Arc<Semaphore>,
+    /// Kept for renewals of leases, as long as anything runs.
+    pub(crate) _reserve: Reserve,
     /// Stops fetching and picking; what runs is finished.
     pub(crate) stopping: CancellationToken,
 }
@@ -89,9 +93,12 @@ pub(crate) fn count(counter: &AtomicU64, by: usize) {
 pub(crate) struct Group<S: Backend> {
     pub(crate) process: Arc<Process<S>>,
     pub(crate) settings: Settings,
+    /// The process's, with the time limit of this consumer's lease.
+    store: Bounded<S>,
     pub(crate) handlers: Handlers<S>,
     lanes: Mutex<Lanes>,
     outage: Mutex<Outage>,
+    owed: Mutex<Owed>,
     /// Something about the lanes changed: rows came, a lane is free, one was taken.
     pub(crate) changed: Notify,
     /// The lease has to be looked at before its time: a lane was forgotten.
@@ -113,12 +120,16 @@ impl<S: Backend> Group<S> {
     pub(crate) fn new(process: Arc<Process<S>>, settings: Settings, consumer: Consumer<S>) -> Self {
         let batch = BatchSize::new(settings.batch_max);
         let calls = Semaphore::new(settings.in_flight as usize);
+        let store = process.store.inner().clone();
+        let limit = TimeLimit::of(settings.lease, store.capacity());
         Group {
             process,
             settings,
+            store: Bounded::new(store, limit),
             handlers: consumer.handlers,
             lanes: Mutex::default(),
             outage: Mutex::default(),
+            owed: Mutex::default(),
             changed: Notify::new(),
             rejoin: Notify::new(),
             held: Notify::new(),
@@ -130,8 +141,8 @@ impl<S: Backend> Group<S> {
         }
     }
 
-    pub(crate) fn store(&self) -> &S {
-        &self.process.store
+    pub(crate) fn store(&self) -> &Bounded<S> {
+        &self.store
     }
 
     pub(crate) fn name(&self) -> &ConsumerName {
@@ -145,6 +156,17 @@ impl<S: Backend> Group<S> {
     /// Never held across an await.
     pub(crate) fn lanes(&self) -> MutexGuard<'_, Lanes> {
         self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Inserts what handlers published, in their transaction.
+    pub(crate) async fn append(&self, tx: &mut Tx<S>, events: &[NewEvent]) -> Result<(), StoreError> {
+        let append = S::append(self.store.tables(), tx, events);
+        self.store.make("append", append).await
+    }
+
+    /// Never held across an await.
+    pub(crate) fn owed(&self) -> MutexGuard<'_, Owed> {
+        self.owed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Never held across an await.

@@ -2,13 +2,14 @@
 
 use crate::{
     batch::{Item, Standing, Trouble},
-    consumer::Poison,
+    consumer::{Mode, Poison},
     failure::Failed,
     group::{Group, count},
+    time_limit::{Tx, ports::*},
 };
 use eventloom_core::{
     RetryClass, faults,
-    ports::{Backend, HeldState, NewHeld, Transaction},
+    ports::{Backend, EffectRequest, HeldState, NewHeld, Transaction},
 };
 use std::{collections::BTreeSet, time::Duration};
 
@@ -36,7 +37,7 @@ pub(crate) async fn hold<S: Backend>(
     let store = group.store();
     let mut tx = store.begin(group.scope()).await?;
     let (state, due_in) = follows(group, failed, item.attempt);
-    put(group, &mut tx, item, failed, state, due_in).await?;
+    let new = put(group, &mut tx, item, failed, state, due_in).await?;
     store.clear_attempts(&mut tx, group.name(), &[item.id()]).await?;
     let moves = standing.moves(std::slice::from_ref(item));
     store.advance(&mut tx, group.name(), &moves).await?;
@@ -45,12 +46,17 @@ pub(crate) async fn hold<S: Backend>(
     faults::point("hold.after_commit");
     standing.moved(&moves);
     group.lanes().moved(&moves);
-    committed(group, standing, item, state);
+    committed(group, standing, item, new.then_some(state));
     Ok(())
 }
 
-/// After the commit of a held message: the lane holds something, and its retries are to be looked at.
-pub(crate) fn committed<S: Backend>(group: &Group<S>, standing: &mut Standing, item: &Item, state: HeldState) {
+/// After the commit of a held message: the lane holds something, and its retries are to be looked at. `None`: it was a
+/// duplicate of one that is held.
+pub(crate) fn committed<S: Backend>(group: &Group<S>, standing: &mut Standing, item: &Item, state: Option<HeldState>) {
+    let Some(state) = state else {
+        count(&group.counters.duplicates, 1);
+        return;
+    };
     standing.set_holds(item.cursor);
     if let Some(owned) = group.lanes().get_mut(item.cursor) {
         owned.holds = true;
@@ -66,15 +72,17 @@ pub(crate) fn committed<S: Backend>(group: &Group<S>, standing: &mut Standing, i
     group.held.notify_one();
 }
 
-/// Inserts a failed message and, when its key waits behind it, the key.
+/// Inserts a failed message and, when its key waits behind it, the key. `false`: its logical id is held already, under
+/// another key. Then it is done with as the duplicate of that one, whatever becomes of it, and its own key flows on: with
+/// nothing of it in the queue nobody would ever let it go.
 pub(crate) async fn put<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     item: &Item,
     failed: &Failed,
     state: HeldState,
     due_in: Option<Duration>,
-) -> Result<(), Trouble> {
+) -> Result<bool, Trouble> {
     let store = group.store();
     let queued = is_queued(group, item);
     let limit_of = if queued { item.key() } else { None };
@@ -91,16 +99,42 @@ pub(crate) async fn put<S: Backend>(
         due_in,
         failure: Some(&failed.failure),
     };
-    store
+    let new = store
         .put(tx, group.name(), &group.process.owner, &[held], group.now())
         .await?;
+    give_up(group, tx, [item]).await?;
+    if new == 0
+        && let Some(key) = limit_of
+    {
+        // The key's row of a moment ago; the look under its lock sees whether anything else stands behind it.
+        store.let_go(tx, group.name(), key, group.now()).await?;
+    }
+    Ok(new != 0)
+}
+
+/// Whoever asks for a failed call next, the same message or a duplicate of it on another lane, is not to wait for this one.
+pub(crate) async fn give_up<'i, S: Backend>(
+    group: &Group<S>,
+    tx: &mut Tx<S>,
+    items: impl IntoIterator<Item = &'i Item>,
+) -> Result<(), Trouble> {
+    if group.settings.mode == Mode::Effect {
+        let items = items.into_iter();
+        let requests: Vec<EffectRequest<'_>> = items
+            .map(|item| EffectRequest {
+                id: item.id(),
+                cursor: item.cursor,
+            })
+            .collect();
+        group.store().give_up_effects(tx, group.name(), &requests).await?;
+    }
     Ok(())
 }
 
 /// Queues messages behind their held keys. Their keys' rows are locked against letting go.
 pub(crate) async fn queue<S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     items: &[Item],
     which: &[usize],
 ) -> Result<(), Trouble> {
@@ -120,13 +154,13 @@ pub(crate) async fn queue<S: Backend>(
         .store()
         .put(tx, group.name(), &group.process.owner, &messages, group.now())
         .await?;
-    Ok(())
+    give_up(group, tx, which.iter().map(|index| &items[*index])).await
 }
 
 /// Whether more may be held, of the consumer and of these keys.
 async fn room_for<'k, S: Backend>(
     group: &Group<S>,
-    tx: &mut S::Transaction,
+    tx: &mut Tx<S>,
     keys: impl IntoIterator<Item = &'k str>,
 ) -> Result<(), Trouble> {
     let store = group.store();

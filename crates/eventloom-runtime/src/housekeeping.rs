@@ -1,6 +1,9 @@
 //! Work that nobody waits for: cursors over ranges that hold nothing, pruning, and forgetting what was handled long ago.
 
-use crate::group::{Group, Process, count};
+use crate::{
+    group::{Group, Process, count},
+    time_limit::ports::*,
+};
 use eventloom_core::{
     StoreError, chain,
     ports::{Backend, Cursor, Move, Transaction},

@@ -1,5 +1,8 @@
 //! What an instance knows of the lanes that it owns: how far they are done, what is queued for them, who works on them.
 
+#[cfg(test)]
+mod tests;
+
 use eventloom_core::{
     Epoch, Lane, Position, Recorded,
     ports::{Cursor, Move, Page, Taken, Tenure},
@@ -66,6 +69,17 @@ impl Slice {
             epoch: self.epoch,
         }
     }
+}
+
+/// Lanes that the scan of the log is beyond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Behind {
+    /// One of them, and up to where it was fetched.
+    pub(crate) first: Cursor,
+    pub(crate) fetched: Position,
+    /// How many there are, and the lowest place up to which one was fetched.
+    pub(crate) count: usize,
+    pub(crate) lowest: Position,
 }
 
 /// What a worker is to do.
@@ -173,38 +187,39 @@ impl Lanes {
             .collect()
     }
 
-    /// The lowest place up to which a lane was fetched, and where most of them stand.
+    /// The lowest place up to which a lane was fetched, and where most of them stand; of those that take rows. One that is
+    /// full would have the same rows read again and again while it gives no room.
     pub(crate) fn reach(&self) -> Option<(Position, Position)> {
         let mut fetched: Vec<_> = self
             .lanes
             .values()
-            .filter(|owned| !owned.blocked)
+            .filter(|owned| !owned.blocked && !owned.leaving && !owned.full())
             .map(|owned| owned.fetched)
             .collect();
         fetched.sort_unstable();
         Some((*fetched.first()?, *fetched.get(fetched.len() / 2)?))
     }
 
-    /// A lane that has to be read apart, because the scan is beyond it, and how many such lanes there are.
-    pub(crate) fn behind(&self, scan: Position) -> (Option<(Cursor, Position)>, usize) {
-        let mut behind = self.lanes.iter().filter(|(_, owned)| {
+    /// Lanes that have to be read apart, because the scan is beyond them. One that is half full waits until it is not, so
+    /// that a read is worth it.
+    pub(crate) fn behind(&self, scan: Position) -> Option<Behind> {
+        let behind = self.lanes.iter().filter(|(_, owned)| {
             owned.fetched < scan
                 && !owned.blocked
                 && !owned.leaving
                 && owned.queue.len() < LANE_ROWS_MAX / 2
                 && owned.queue_bytes < LANE_BYTES_MAX / 2
         });
-        let count = behind.clone().count();
-        let first = behind.next().map(|(lane, owned)| {
-            (
-                Cursor {
-                    lane: *lane,
-                    epoch: owned.epoch,
-                },
-                owned.fetched,
-            )
-        });
-        (first, count)
+        let (lane, first) = behind.clone().next()?;
+        Some(Behind {
+            first: Cursor {
+                lane: *lane,
+                epoch: first.epoch,
+            },
+            fetched: first.fetched,
+            count: behind.clone().count(),
+            lowest: behind.map(|(_, owned)| owned.fetched).min()?,
+        })
     }
 
     /// Whether these are all still owned, under the same epochs.

@@ -32,6 +32,7 @@ mod outage;
 mod service;
 mod suspect;
 mod tail;
+mod time_limit;
 mod worker;
 
 pub use backoff::Backoff;

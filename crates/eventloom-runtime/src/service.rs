@@ -9,6 +9,7 @@ use crate::{
     housekeeping::{self, Keep},
     membership,
     tail::Tail,
+    time_limit::{Bounded, TimeLimit, ports::*},
     worker,
 };
 use eventloom_core::{
@@ -166,9 +167,13 @@ impl<S: Backend> Eventloom<S> {
             }
             checked.push((settings, consumer));
         }
+        let leases = checked.iter().map(|(settings, _)| settings.lease);
+        let limit = TimeLimit::of(leases.max().unwrap_or_default(), capacity);
+        let store = Bounded::new(self.store, limit);
         let process = Arc::new(Process {
-            tail: Tail::new(self.store.clone()),
-            store: self.store,
+            _reserve: store.reserve(),
+            tail: Tail::new(store.clone()),
+            store,
             owner: OwnerId::new(&self.host, std::process::id()),
             clock: self.clock,
             suspects: Arc::new(Semaphore::new(
@@ -312,10 +317,13 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
     if deadline > DEADLINE_MAX {
         return refuse(format!("deadline {deadline:?} is longer than {DEADLINE_MAX:?}"));
     }
-    if deadline.is_zero() || (mode == Mode::Transaction && deadline > lease) {
+    // The store ends a transaction that stands idle for a lease: whoever hangs that long would be the store's failure, and
+    // would be tried for ever.
+    let deadline_max = lease * 9 / 10;
+    if deadline.is_zero() || (mode == Mode::Transaction && deadline > deadline_max) {
         return refuse(format!(
-            "deadline {deadline:?} does not fit into lease {lease:?}: a transaction must end within the lease; \
-             lengthen the lease, or use mode effect for slow calls"
+            "deadline {deadline:?} does not fit into lease {lease:?}: a handler must end within nine tenths of it, \
+             {deadline_max:?}; lengthen the lease, or use mode effect for slow calls"
         ));
     }
     let retries = consumer.backoff.horizon(consumer.attempts_max);
@@ -329,13 +337,13 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
     if !consumer.inbox && mode == Mode::Effect {
         return refuse("mode effect needs the inbox: it stores the result of the call".to_owned());
     }
-    // One connection stays free for leases and reads, where there is more than one.
+    // One connection is kept for leases, where there is more than one.
     let usable = capacity.connections_max.saturating_sub(1).max(1);
     let (workers, in_flight) = match (mode, consumer.in_flight) {
         (_, Some(0)) => return refuse("in_flight 0 handles nothing".to_owned()),
         (Mode::Transaction, Some(asked)) if asked > usable => {
             return refuse(format!(
-                "in_flight {asked} needs {} connections (one stays free for leases and reads), and the pool has {}",
+                "in_flight {asked} needs {} connections (one is kept for leases), and the pool has {}",
                 asked + 1,
                 capacity.connections_max
             ));

@@ -12,6 +12,7 @@ use crate::{
     hold,
     lanes::{Slice, Work},
     suspect,
+    time_limit::ports::*,
 };
 use eventloom_core::{
     RetryClass, StoreError, faults,

@@ -72,6 +72,10 @@ const COUNT_HELD_ATTEMPT: &str =
     "UPDATE eventloom_held SET attempts = attempts + 1 WHERE consumer = ?1 AND id = ?2 RETURNING attempts";
 const COUNT_ATTEMPT: &str = "INSERT INTO eventloom_attempts (consumer, id, attempts) VALUES (?1, ?2, 1) \
                              ON CONFLICT (consumer, id) DO UPDATE SET attempts = attempts + 1 RETURNING attempts";
+const UNCOUNT_HELD_ATTEMPT: &str =
+    "UPDATE eventloom_held SET attempts = attempts - 1 WHERE consumer = ?1 AND id = ?2 AND attempts > 0";
+const UNCOUNT_ATTEMPT: &str =
+    "UPDATE eventloom_attempts SET attempts = attempts - 1 WHERE consumer = ?1 AND id = ?2 AND attempts > 0";
 const CLEAR_ATTEMPTS: &str =
     "DELETE FROM eventloom_attempts WHERE consumer = ?1 AND id IN (SELECT value FROM json_each(?2))";
 const REMOVE: &str = "DELETE FROM eventloom_held WHERE consumer = ?1 AND id IN (SELECT value FROM json_each(?2))";
@@ -118,6 +122,8 @@ pub(crate) const STATEMENTS: &[(&str, &str)] = &[
     ("held.mark_taken", MARK_TAKEN),
     ("held.count_held_attempt", COUNT_HELD_ATTEMPT),
     ("held.count_attempt", COUNT_ATTEMPT),
+    ("held.uncount_held_attempt", UNCOUNT_HELD_ATTEMPT),
+    ("held.uncount_attempt", UNCOUNT_ATTEMPT),
     ("held.clear_attempts", CLEAR_ATTEMPTS),
     ("held.remove", REMOVE),
     ("held.fail", FAIL),
@@ -171,13 +177,14 @@ impl Held for Sqlite {
         owner: &OwnerId,
         messages: &[NewHeld<'_>],
         now: Option<OffsetDateTime>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<u64, StoreError> {
+        let mut new = 0;
         for message in messages {
-            put(connection, consumer, owner, message, now)
+            new += put(connection, consumer, owner, message, now)
                 .await
                 .map_err(failed("setting messages aside"))?;
         }
-        Ok(())
+        Ok(new)
     }
 
     async fn holds_at_least(
@@ -280,6 +287,15 @@ impl Held for Sqlite {
         count(connection, COUNT_HELD_ATTEMPT, consumer, id).await
     }
 
+    async fn uncount_held_attempt(
+        &self,
+        connection: &mut SqliteConnection,
+        consumer: &ConsumerName,
+        id: &str,
+    ) -> Result<(), StoreError> {
+        uncount(connection, UNCOUNT_HELD_ATTEMPT, consumer, id).await
+    }
+
     async fn count_attempt(
         &self,
         connection: &mut SqliteConnection,
@@ -287,6 +303,15 @@ impl Held for Sqlite {
         id: &str,
     ) -> Result<u32, StoreError> {
         count(connection, COUNT_ATTEMPT, consumer, id).await
+    }
+
+    async fn uncount_attempt(
+        &self,
+        connection: &mut SqliteConnection,
+        consumer: &ConsumerName,
+        id: &str,
+    ) -> Result<(), StoreError> {
+        uncount(connection, UNCOUNT_ATTEMPT, consumer, id).await
     }
 
     async fn clear_attempts(
@@ -473,16 +498,30 @@ async fn count(
     Ok(attempts.unwrap_or(0))
 }
 
+async fn uncount(
+    connection: &mut SqliteConnection,
+    sql: &'static str,
+    consumer: &ConsumerName,
+    id: &str,
+) -> Result<(), StoreError> {
+    let uncount = sqlx::query(sql).bind(consumer.as_str()).bind(id);
+    uncount
+        .execute(connection)
+        .await
+        .map_err(failed("taking an attempt back"))?;
+    Ok(())
+}
+
 async fn put(
     connection: &mut SqliteConnection,
     consumer: &ConsumerName,
     owner: &OwnerId,
     held: &NewHeld<'_>,
     now: Option<OffsetDateTime>,
-) -> Result<(), sqlx::Error> {
+) -> Result<u64, sqlx::Error> {
     let (message, envelope) = (held.message, &held.message.envelope);
     let (data, data_bytes) = payload_columns(envelope.payload.as_ref());
-    sqlx::query(PUT)
+    let put = sqlx::query(PUT)
         .bind(consumer.as_str())
         .bind(&envelope.id)
         .bind(message.position.0)
@@ -514,7 +553,7 @@ async fn put(
         .bind(bound(now))
         .execute(connection)
         .await?;
-    Ok(())
+    Ok(put.rows_affected())
 }
 
 fn held_message(row: &SqliteRow) -> Result<HeldMessage, sqlx::Error> {

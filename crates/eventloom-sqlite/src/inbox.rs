@@ -43,6 +43,10 @@ const CLAIM_EFFECTS: &str = "INSERT INTO eventloom_inbox (consumer, id, effect_l
                              SELECT ?1, value ->> 0, value ->> 1, value ->> 2 FROM json_each(?2) WHERE true \
                              ON CONFLICT (consumer, id) DO UPDATE \
                              SET effect_lane = excluded.effect_lane, effect_epoch = excluded.effect_epoch";
+const GIVE_UP_EFFECTS: &str = "UPDATE eventloom_inbox SET effect_lane = NULL, effect_epoch = NULL \
+     WHERE consumer = ?1 AND id IN (SELECT value ->> 0 FROM json_each(?2)) AND handled_at IS NULL \
+       AND EXISTS (SELECT 1 FROM json_each(?2) WHERE value ->> 0 = eventloom_inbox.id AND value ->> 1 = effect_lane \
+                                                 AND value ->> 2 = effect_epoch)";
 const FINISH_EFFECTS: &str = concat!(
     "INSERT INTO eventloom_inbox (consumer, id, handled_at, result) SELECT ?1, value ->> 0, ",
     now!("?3"),
@@ -63,6 +67,7 @@ pub(crate) const STATEMENTS: &[(&str, &str)] = &[
     ("inbox.result", RESULT),
     ("inbox.effects", EFFECTS),
     ("inbox.claim_effects", CLAIM_EFFECTS),
+    ("inbox.give_up_effects", GIVE_UP_EFFECTS),
     ("inbox.finish_effects", FINISH_EFFECTS),
     ("inbox.forget", FORGET),
     ("inbox.once_claim", once::CLAIM),
@@ -160,13 +165,23 @@ impl Inbox for Sqlite {
             .iter()
             .zip(&claims)
             .filter(|(_, claim)| matches!(claim, EffectClaim::Call { .. }));
-        let called = array(called.map(|(request, _)| {
-            let EffectRequest { id, cursor } = request;
-            json!([id, cursor.lane.0, cursor.epoch.0])
-        }));
+        let called = requested(called.map(|(request, _)| request));
         let claim = sqlx::query(CLAIM_EFFECTS).bind(consumer.as_str()).bind(called);
         claim.execute(connection).await.map_err(claiming)?;
         Ok(claims)
+    }
+
+    async fn give_up_effects(
+        &self,
+        connection: &mut SqliteConnection,
+        consumer: &ConsumerName,
+        requests: &[EffectRequest<'_>],
+    ) -> Result<(), StoreError> {
+        let give_up = sqlx::query(GIVE_UP_EFFECTS)
+            .bind(consumer.as_str())
+            .bind(requested(requests));
+        give_up.execute(connection).await.map_err(failed("giving calls up"))?;
+        Ok(())
     }
 
     async fn finish_effects(
@@ -243,6 +258,11 @@ impl Inbox for Sqlite {
     ) -> Result<(), StoreError> {
         once::record(connection, scope, key, result).await
     }
+}
+
+fn requested<'a, 'b: 'a>(requests: impl IntoIterator<Item = &'a EffectRequest<'b>>) -> String {
+    let requests = requests.into_iter();
+    array(requests.map(|EffectRequest { id, cursor }| json!([id, cursor.lane.0, cursor.epoch.0])))
 }
 
 fn pairs(pairs: &[(&str, &str)]) -> String {

@@ -13,7 +13,10 @@ use eventloom_core::{
 };
 use serde_json::json;
 use sqlx::SqliteConnection;
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 const PRUNED_TO: &str = "SELECT pruned_to FROM eventloom_logs WHERE name = 'outbox'";
 const LATEST: &str = concat!("SELECT ", horizon!());
@@ -130,7 +133,9 @@ impl Leases for Sqlite {
         now: Option<OffsetDateTime>,
     ) -> Result<Tenure, StoreError> {
         faults::point("lease.before_keep");
+        let asked = Instant::now();
         let mut tx = self.begin_write().await?;
+        let waited = asked.elapsed();
         let asked = Asked {
             reader: reader.as_str(),
             owner: owner.as_str(),
@@ -138,7 +143,8 @@ impl Leases for Sqlite {
             held,
             now,
         };
-        let tenure = keep(&mut tx, asked).await.map_err(failed("keeping a lease"))?;
+        let mut tenure = keep(&mut tx, asked).await.map_err(failed("keeping a lease"))?;
+        tenure.waited = waited;
         if tenure.dropped {
             tx.rollback().await?;
         } else {
@@ -338,7 +344,7 @@ async fn keep(connection: &mut SqliteConnection, asked: Asked<'_>) -> Result<Ten
         share,
         members,
         paused,
-        dropped: false,
+        ..Tenure::default()
     })
 }
 

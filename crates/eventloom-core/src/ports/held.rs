@@ -151,7 +151,8 @@ pub trait Held: Store {
         keys: &[&str],
     ) -> impl Future<Output = Result<HashSet<String>, StoreError>> + Send;
 
-    /// Inserts messages; one that is held already (same consumer and logical id) is left as it is.
+    /// Inserts messages; one that is held already (same consumer and logical id) is left as it is. Returns how many were
+    /// new.
     fn put(
         &self,
         connection: &mut Self::Connection,
@@ -159,7 +160,7 @@ pub trait Held: Store {
         owner: &OwnerId,
         messages: &[NewHeld<'_>],
         now: Option<OffsetDateTime>,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    ) -> impl Future<Output = Result<u64, StoreError>> + Send;
 
     /// Whether at least `messages` are held for a key (or, without one, for the consumer). Looks at no more than that many.
     ///
@@ -219,6 +220,14 @@ pub trait Held: Store {
         id: &str,
     ) -> impl Future<Output = Result<u32, StoreError>> + Send;
 
+    /// Takes one attempt of a held message back, which was counted and is not to cost one. Nothing where there is none.
+    fn uncount_held_attempt(
+        &self,
+        connection: &mut Self::Connection,
+        consumer: &ConsumerName,
+        id: &str,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Counts an attempt of a suspect of the log before it runs; returns the attempts, this one included.
     fn count_attempt(
         &self,
@@ -226,6 +235,14 @@ pub trait Held: Store {
         consumer: &ConsumerName,
         id: &str,
     ) -> impl Future<Output = Result<u32, StoreError>> + Send;
+
+    /// Takes one attempt counted by [`Held::count_attempt`] back. Nothing where there is none.
+    fn uncount_attempt(
+        &self,
+        connection: &mut Self::Connection,
+        consumer: &ConsumerName,
+        id: &str,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Forgets attempts counted by [`Held::count_attempt`].
     fn clear_attempts(

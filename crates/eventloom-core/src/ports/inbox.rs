@@ -103,6 +103,15 @@ pub trait Inbox: Store {
         now: Option<OffsetDateTime>,
     ) -> impl Future<Output = Result<Vec<EffectClaim>, StoreError>> + Send;
 
+    /// Opens claims of calls that failed and whose messages are set aside: whoever asks next is told to call, `again`.
+    /// What is handled stays handled, and claims of other lanes and epochs stay as they are.
+    fn give_up_effects(
+        &self,
+        connection: &mut Self::Connection,
+        consumer: &ConsumerName,
+        requests: &[EffectRequest<'_>],
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
     /// Stores results (JSON) of calls that were made. Committed, with the cursor or a fence, after they returned.
     fn finish_effects(
         &self,

@@ -6,7 +6,7 @@ use crate::{
     name::{ConsumerName, OwnerId},
     place::{Epoch, Lane, Position},
 };
-use std::{future::Future, time::Duration};
+use std::{any::Any, fmt, future::Future, time::Duration};
 use time::OffsetDateTime;
 
 /// Where a new reader begins.
@@ -103,6 +103,9 @@ pub struct Tenure {
     pub paused: bool,
     /// The reader is not registered any more.
     pub dropped: bool,
+    /// How much of the call was waiting for its turn, before anything looked at the clock of the lease: the lease ends that
+    /// much later. May be told shorter than it was, never longer.
+    pub waited: Duration,
 }
 
 /// A step of a cursor.
@@ -130,6 +133,28 @@ pub enum FenceError {
     Store(#[from] StoreError),
 }
 
+/// What is set aside for renewals, until this is dropped.
+#[derive(Default)]
+pub struct Reserve(Option<Box<dyn Any + Send + Sync>>);
+
+impl Reserve {
+    /// Ends when `held` is dropped.
+    pub fn holding(held: impl Any + Send + Sync) -> Self {
+        Reserve(Some(Box::new(held)))
+    }
+
+    /// Whether anything is set aside.
+    pub fn is_held(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+impl fmt::Debug for Reserve {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reserve").field(&self.is_held()).finish()
+    }
+}
+
 /// Cursors, their owners, and the fence.
 ///
 /// An instance holds one lease for each reader, not one for each lane: renewing touches one row. A lane is free when its
@@ -146,6 +171,12 @@ pub trait Leases: Store {
         start: Start,
         now: Option<OffsetDateTime>,
     ) -> impl Future<Output = Result<Registration, RegisterError>> + Send;
+
+    /// Sets a connection of the pool aside for [`Leases::keep`], so that renewals wait for nobody who uses the pool. Of
+    /// a pool of one nothing is set aside, and nothing is where one transaction writes at a time anyway.
+    fn reserve(&self) -> Reserve {
+        Reserve::default()
+    }
 
     /// Joins or renews, and takes free lanes up to the fair share.
     ///

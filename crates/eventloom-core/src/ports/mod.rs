@@ -15,6 +15,7 @@
 //!
 //! `now` is what SQL takes for the current time: `None` for the database's own clock, `Some` under a virtual clock.
 
+mod around;
 mod broker;
 mod dead_letters;
 mod held;
@@ -24,11 +25,12 @@ mod log;
 mod readers;
 mod store;
 
+pub use around::{Around, Call, Surrounded, SurroundedTransaction};
 pub use broker::*;
 pub use dead_letters::{DeadLetter, DeadLetters, LetterFilter, Redrive};
 pub use held::{Attempted, Due, Failure, Held, HeldMessage, HeldNow, HeldState, LetGo, NewHeld};
 pub use inbox::{Claim, EffectClaim, EffectRequest, Inbox, OnceClaim};
-pub use leases::{Cursor, FenceError, Leases, Move, RegisterError, Registration, Start, Taken, Tenure};
+pub use leases::{Cursor, FenceError, Leases, Move, RegisterError, Registration, Reserve, Start, Taken, Tenure};
 pub use log::{Blocker, Horizon, Log, LogStatus, Page, Pruned, ReadError, ReadLimits};
 pub use readers::{LaneStatus, ReaderStatus, Readers};
 pub use store::{Capacity, ConnectionOf, Outbox, Scope, Store, Transaction};

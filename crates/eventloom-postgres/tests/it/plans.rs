@@ -251,7 +251,9 @@ async fn inbox(plans: &mut Plans) -> Result<()> {
                 let requests: Vec<_> = ids.iter().map(|id| EffectRequest { id, cursor }).collect();
                 plans.store.claim_effects(tx, &plans.reader, &requests, None).await?;
             }
-            Ok(plans.store.finish_effects(tx, &plans.reader, &results, None).await?)
+            plans.store.finish_effects(tx, &plans.reader, &results, None).await?;
+            let fresh: Vec<_> = fresh.iter().map(|id| EffectRequest { id, cursor }).collect();
+            Ok(plans.store.give_up_effects(tx, &plans.reader, &fresh).await?)
         })
         .await?;
     plans

@@ -10,5 +10,6 @@
 
 mod cases;
 mod scene;
+mod trouble;
 
 pub use cases::{case_names, run_all, test};

@@ -1,5 +1,6 @@
 //! A store with a service on it, events that go in, and effects that come out.
 
+use super::trouble::{Trouble, Troubled};
 use crate::store::{Failed, Fixture};
 use eventloom_core::{
     Classify, ConsumerName, Event, NewEvent, OwnerId, Payload, Position, RetryClass, Topic, Uuid,
@@ -69,6 +70,8 @@ pub(crate) enum Treat {
     Panic,
     /// Never ends.
     Hang,
+    /// Works for this long, then succeeds.
+    Take(Duration),
     /// Swallows an error of the database, and returns as if nothing had happened.
     AbortTransaction,
 }
@@ -133,6 +136,11 @@ async fn treat(treat: Treat, run: u32, number: i64) -> Result<(), StepError> {
         Treat::FailForGood => Err(StepError(number, RetryClass::Permanent)),
         Treat::Panic => panic!("step {number} panics"),
         Treat::Hang => std::future::pending().await,
+        Treat::Take(time) => {
+            // pacing: the handler's own work
+            tokio::time::sleep(time).await;
+            Ok(())
+        }
     }
 }
 
@@ -181,6 +189,8 @@ pub(crate) struct Scene<'f, F: Fixture> {
     pub(crate) fixture: &'f F,
     pub(crate) store: F::Store,
     pub(crate) script: Arc<Script>,
+    /// Of services started with it.
+    pub(crate) trouble: Trouble,
 }
 
 impl<'f, F: Fixture> Scene<'f, F> {
@@ -189,6 +199,7 @@ impl<'f, F: Fixture> Scene<'f, F> {
             fixture,
             store: fixture.fresh().await,
             script: Arc::default(),
+            trouble: Trouble::default(),
         }
     }
 
@@ -205,6 +216,20 @@ impl<'f, F: Fixture> Scene<'f, F> {
     /// A service with one consumer, as another process would have it.
     pub(crate) async fn start(&self, consumer: Consumer<F::Store>) -> Result<Service<F::Store>, Failed> {
         let store = self.fixture.again(&self.store).await;
+        Ok(Eventloom::new(store).keep_log(None).consumer(consumer).start().await?)
+    }
+
+    /// A consumer of mode transaction on a store that fails when the case says so.
+    pub(crate) fn troubled(&self, name: &str) -> Consumer<Troubled<F::Store>> {
+        quick(Consumer::new(name).topic(STEPS).handle(Scripted(self.script.clone())))
+    }
+
+    /// A service on a store that fails when the case says so.
+    pub(crate) async fn start_troubled(
+        &self,
+        consumer: Consumer<Troubled<F::Store>>,
+    ) -> Result<Service<Troubled<F::Store>>, Failed> {
+        let store = Troubled::new(self.fixture.again(&self.store).await, self.trouble.clone());
         Ok(Eventloom::new(store).keep_log(None).consumer(consumer).start().await?)
     }
 

@@ -143,7 +143,8 @@ impl<S: Backend> Instance<S> {
                 .put(connection, &self.reader, &self.owner, messages, at(0))
                 .await
         })
-        .await
+        .await?;
+        Ok(())
     }
 
     /// Removes handled messages; how many were there.

@@ -42,10 +42,15 @@ pub async fn run_all<F: Fixture>(fixture: impl AsyncFnMut() -> F) -> Report {
     run_cases(cases::<F>(), fixture).await
 }
 
-/// Runs the cases of any suite, one after the other.
+/// Names those that are to run, by parts of their names with commas between: for who works on one of them.
+const CASES_VARIABLE: &str = "EVENTLOOM_CASES";
+
+/// Runs the cases of any suite, one after the other; those that `EVENTLOOM_CASES` names when it is set.
 pub(crate) async fn run_cases<F: Fixture>(cases: Vec<Case<F>>, mut fixture: impl AsyncFnMut() -> F) -> Report {
     let mut report = Report::default();
-    for case in cases {
+    let only = std::env::var(CASES_VARIABLE).unwrap_or_default();
+    let is_named = |case: &Case<F>| only.split(',').any(|part| case.name.contains(part));
+    for case in cases.into_iter().filter(is_named) {
         match run_and_clean_up(&case, &fixture().await).await {
             Ok(()) => report.passed.push(case.name),
             Err(failed) => report.failed.push((case.name, failed)),

@@ -239,10 +239,9 @@ async fn run(role: Role, options: PgConnectOptions) {
         role,
         go_on: Mutex::new(told),
     };
-    let backoff = Backoff {
-        first: Duration::from_millis(50),
-        most: Duration::from_millis(500),
-    };
+    let backoff = Backoff::default()
+        .first(Duration::from_millis(50))
+        .most(Duration::from_millis(500));
     let consumer = Consumer::new("moving").topic(MOVES).handle(mover);
     let consumer = consumer.lease(LEASE).backoff(backoff).attempts(20);
     let store = builder.open().await.unwrap();

@@ -1,13 +1,14 @@
 //! Mode effect: calls to the outside are made once where nothing dies, in order for each key, and again under the same key.
 
 use crate::{
-    engine::scene::{Scene, Treat, stop},
+    engine::scene::{STEPS, Scene, Treat, stop},
     store::{Fixture, Outcome, holds, same},
 };
 use eventloom_core::{
-    ConsumerName,
+    ConsumerName, LaneCount, NewEvent, Payload,
     ports::{DeadLetters, Inbox, Readers, Redrive, Start},
 };
+use eventloom_runtime::Poison;
 use std::collections::HashSet;
 
 pub(super) async fn a_call_is_made_once_and_in_order<F: Fixture>(fixture: &F) -> Outcome {
@@ -119,4 +120,73 @@ pub(super) async fn keys_are_called_in_parallel<F: Fixture>(fixture: &F) -> Outc
     )?;
     drop(service);
     Ok(())
+}
+
+pub(super) async fn a_blocked_lane_calls_nobody_else<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    scene.script.set("a", 1, Treat::FailForGood);
+    let lanes = LaneCount::default();
+    let beside = |key: &String| lanes.lane_of(key) == lanes.lane_of("a");
+    let keys: Vec<String> = (0..).map(|key| format!("k{key}")).filter(beside).take(5).collect();
+    let mut steps = vec![("a", 1), ("a", 2)];
+    steps.extend(keys.iter().map(|key| (key.as_str(), 1)));
+    scene.publish(&steps).await?;
+    // One at a time: when it fails, the others have not been begun.
+    let service = scene
+        .start(scene.caller("one").on_poison(Poison::Block).in_flight(1))
+        .await?;
+    let held = scene
+        .until("the lane to stand", async || {
+            let letters = scene.letters("one").await?;
+            Ok((!letters.is_empty()).then_some(letters))
+        })
+        .await?;
+    same("held", held.len(), 1)?;
+    // Another lane is beyond all of them by now.
+    scene.publish(&[("b", 1)]).await?;
+    scene.until_effects("one", 1).await?;
+    same("effects", scene.effects("one").await?, [("b".to_owned(), 1)])?;
+    same("calls", scene.script.keys().len(), 2)?;
+    scene.script.set("a", 1, Treat::Succeed);
+    let name = ConsumerName::parse("one")?;
+    scene.store.redrive(&name, &Redrive::All, None).await?;
+    scene.until_effects("one", 8).await?;
+    same("order of a", scene.effects_of("one", "a").await?, [1, 2])?;
+    same("letters", scene.letters("one").await?.len(), 0)?;
+    stop(service).await
+}
+
+pub(super) async fn types_without_a_handler_end_no_outage<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    scene.script.all(Some(Treat::FailAlways));
+    let keys: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
+    let steps: Vec<(&str, i64)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
+    scene.publish(&steps).await?;
+    let service = scene.start(scene.caller("one").attempts(1000)).await?;
+    scene
+        .until("the outage to be noticed", async || {
+            Ok(service.health().await.consumers[0].outage.then_some(()))
+        })
+        .await?;
+    // With the eighth key it was an outage; the seven before were on their way to be set aside.
+    let held = scene
+        .until("the first to be set aside", async || {
+            let held = scene.letters("one").await?.len();
+            Ok((held >= 7).then_some(held))
+        })
+        .await?;
+    let other = |_| NewEvent::untyped(STEPS, "step.withdrawn").with_payload(Payload::Json("{}".into()));
+    let rows: Vec<NewEvent> = (0..60).map(other).collect();
+    scene.publish_rows(&rows).await?;
+    scene
+        .until("some of them to pass", async || {
+            Ok((service.health().await.consumers[0].unhandled >= 3).then_some(()))
+        })
+        .await?;
+    same("the outage", service.health().await.consumers[0].outage, true)?;
+    same("held meanwhile", scene.letters("one").await?.len(), held)?;
+    same("handled", service.health().await.consumers[0].handled, 0)?;
+    scene.script.all(None);
+    scene.until_effects("one", 20).await?;
+    stop(service).await
 }

@@ -5,10 +5,10 @@ use crate::{
     store::{Failed, Fixture, Outcome, holds, same},
 };
 use eventloom_core::{
-    NewEvent, Payload,
-    ports::{DeadLetter, HeldState},
+    Event, NewEvent, Payload,
+    ports::{Backend, DeadLetter, HeldState},
 };
-use eventloom_runtime::{Backoff, Poison, Unhandled};
+use eventloom_runtime::{Backoff, Context, EffectContext, EffectHandle, Handle, Poison, Unhandled};
 use std::time::Duration;
 
 fn dead(letters: &[DeadLetter]) -> Vec<&DeadLetter> {
@@ -238,6 +238,70 @@ pub(super) async fn what_cannot_be_decoded_is_dead_with_its_bytes<F: Fixture>(fi
     )?;
     scene.until_effects("one", 1).await?;
     stop(service).await
+}
+
+/// An event whose decoder panics.
+struct Brittle;
+
+impl<'de> serde::Deserialize<'de> for Brittle {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("the decoder panics")
+    }
+}
+
+impl serde::Serialize for Brittle {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
+    }
+}
+
+impl Event for Brittle {
+    const TYPE: &'static str = "step.brittle";
+}
+
+struct Never;
+
+impl<S: Backend> Handle<S> for Never {
+    type Event = Brittle;
+    type Output = ();
+    type Error = std::convert::Infallible;
+    async fn handle(&self, _: Brittle, _: &mut Context<'_, S>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+struct NeverCalled;
+
+impl EffectHandle for NeverCalled {
+    type Event = Brittle;
+    type Output = ();
+    type Error = std::convert::Infallible;
+    async fn handle(&self, _: Brittle, _: &mut EffectContext<'_>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+}
+
+pub(super) async fn a_decoder_that_panics_is_a_failure<F: Fixture>(fixture: &F) -> Outcome {
+    for mode_effect in [false, true] {
+        let scene = Scene::new(fixture).await;
+        let brittle = NewEvent::untyped(STEPS, "step.brittle")
+            .with_key("a")
+            .with_payload(Payload::Json("{}".into()));
+        scene.publish_rows(&[brittle]).await?;
+        scene.publish(&[("b", 1)]).await?;
+        let consumer = if mode_effect {
+            scene.caller("one").effect(NeverCalled)
+        } else {
+            scene.consumer("one").handle(Never)
+        };
+        let service = scene.start(consumer.attempts(2)).await?;
+        let letters = until_dead(&scene, "one", 1).await?;
+        let error = letters[0].error.clone().unwrap_or_default();
+        holds("the panic's text", error.contains("the decoder panics"), error)?;
+        scene.until_effects("one", 1).await?;
+        stop(service).await?;
+    }
+    Ok(())
 }
 
 pub(super) async fn types_without_a_handler_are_dead_by_choice<F: Fixture>(fixture: &F) -> Outcome {

@@ -4,7 +4,10 @@ use crate::{
     engine::scene::{Scene, Treat, stop},
     store::{Failed, Fixture, Outcome, holds, same},
 };
-use eventloom_core::ports::{DeadLetters, Redrive, Store};
+use eventloom_core::{
+    LaneCount,
+    ports::{DeadLetters, Redrive, Store},
+};
 use eventloom_runtime::{Backoff, Consumer};
 use std::time::Duration;
 
@@ -31,6 +34,11 @@ pub(super) async fn what_cannot_work_is_refused_at_start<F: Fixture>(fixture: &F
             "a long deadline",
             scene.consumer("one").deadline(minute),
             "deadline 60s does not fit into lease 3s",
+        ),
+        (
+            "a deadline that meets the server's own limit",
+            scene.consumer("one").deadline(Duration::from_secs(3)),
+            "deadline 3s does not fit into lease 3s: a handler must end within nine tenths of it, 2.7s",
         ),
         (
             "a short window",
@@ -94,4 +102,46 @@ pub(super) async fn held_limits_stop_the_lane_and_nothing_is_lost<F: Fixture>(fi
         (0..20).collect::<Vec<_>>(),
     )?;
     stop(service).await
+}
+
+pub(super) async fn a_lane_at_its_limit_stops_alone<F: Fixture>(fixture: &F) -> Outcome {
+    let lanes = LaneCount::default();
+    let elsewhere = |key: &String| lanes.lane_of(key) != lanes.lane_of("a");
+    let keys: Vec<String> = (0..).map(|key| format!("k{key}")).filter(elsewhere).take(20).collect();
+    let mut steps = Vec::new();
+    for number in 0..10 {
+        steps.push(("a", number));
+        steps.extend(keys.iter().map(|key| (key.as_str(), number)));
+    }
+    for mode_effect in [false, true] {
+        let scene = Scene::new(fixture).await;
+        scene.script.set("a", 0, Treat::FailForGood);
+        scene.publish(&steps).await?;
+        let consumer = if mode_effect {
+            scene.caller("one")
+        } else {
+            scene.consumer("one")
+        };
+        let service = scene.start(consumer.held_limits(3, 1000)).await?;
+        // All of them are in the same batches as what has no room.
+        scene.until_effects("one", 200).await?;
+        same("a", scene.effects_of("one", "a").await?.len(), 0)?;
+        for key in &keys {
+            same(key, scene.effects_of("one", key).await?, (0..10).collect::<Vec<_>>())?;
+        }
+        scene.publish(&[("b", 1)]).await?;
+        scene.until_effects("one", 201).await?;
+        scene.script.set("a", 0, Treat::Succeed);
+        let name = eventloom_core::ConsumerName::parse("one")?;
+        scene
+            .until("a to flow", async || {
+                // More fails to find room until the queue is empty again.
+                scene.store.redrive(&name, &Redrive::All, None).await?;
+                Ok((scene.effects_of("one", "a").await?.len() == 10).then_some(()))
+            })
+            .await?;
+        same("a", scene.effects_of("one", "a").await?, (0..10).collect::<Vec<_>>())?;
+        stop(service).await?;
+    }
+    Ok(())
 }

@@ -5,7 +5,9 @@ mod delivery;
 mod failing;
 mod limits;
 mod operating;
+mod same_id;
 mod sharing;
+mod trouble;
 
 use crate::store::{Case, Failed, Fixture, Report, run_case, run_cases};
 use std::future::Future;
@@ -40,6 +42,7 @@ macro_rules! engine_cases {
                 a_hanging_handler_is_a_failure
                 an_aborted_transaction_is_a_failure
                 what_cannot_be_decoded_is_dead_with_its_bytes
+                a_decoder_that_panics_is_a_failure
                 types_without_a_handler_are_dead_by_choice
                 many_poisons_in_one_batch
                 a_failure_undoes_what_was_published
@@ -50,13 +53,23 @@ macro_rules! engine_cases {
                 a_logical_id_is_called_once
                 redelivery_calls_nobody
                 a_dead_call_waits_and_is_sent_again
-                keys_are_called_in_parallel;
+                keys_are_called_in_parallel
+                a_blocked_lane_calls_nobody_else
+                types_without_a_handler_end_no_outage;
+            same_id:
+                a_second_key_is_not_held_by_a_dead_message
+                a_second_key_is_not_held_by_a_dead_call
+                what_queues_is_handled_once_under_another_key
+                what_queues_is_called_once_under_another_key
+                a_call_of_a_deleted_letter_is_open
+                both_fail_beside_each_other;
             operating:
                 one_letter_is_sent_again
                 a_key_is_sent_again_in_order
                 everything_is_sent_again
                 a_deleted_letter_lets_its_key_flow
                 a_paused_consumer_waits
+                a_paused_consumer_tries_nothing_again
                 a_reset_consumer_reads_again
                 a_reset_that_forgets_repeats
                 a_dropped_consumer_stops
@@ -69,11 +82,20 @@ macro_rules! engine_cases {
                 a_key_held_by_another_owner_keeps_its_order
                 what_killed_its_process_is_set_aside
                 innocents_beside_a_killer_are_handled
-                shutdown_finishes_what_runs;
+                shutdown_finishes_what_runs
+                a_busy_pool_costs_no_lease
+                handlers_as_slow_as_allowed_get_through;
+            trouble:
+                a_silent_look_at_the_log_is_given_up
+                a_silent_transaction_is_given_up
+                a_silent_look_at_what_is_held_is_given_up
+                a_store_that_flaps_burns_no_attempts
+                a_store_that_flaps_burns_no_attempts_of_what_is_held;
             limits:
                 what_cannot_work_is_refused_at_start
                 an_explicit_number_that_the_pool_cannot_carry_is_refused
-                held_limits_stop_the_lane_and_nothing_is_lost;
+                held_limits_stop_the_lane_and_nothing_is_lost
+                a_lane_at_its_limit_stops_alone;
         }
     };
 }

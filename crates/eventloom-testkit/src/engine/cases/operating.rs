@@ -8,6 +8,7 @@ use eventloom_core::{
     ConsumerName, Position,
     ports::{DeadLetters, Leases, Log, Readers, Redrive, Start},
 };
+use std::time::{Duration, Instant};
 
 fn one() -> Result<ConsumerName, Failed> {
     Ok(ConsumerName::parse("one")?)
@@ -122,6 +123,39 @@ pub(super) async fn a_paused_consumer_waits<F: Fixture>(fixture: &F) -> Outcome 
         .await?;
     same("effects", scene.effects("one").await?.len(), 0)?;
     same("resumed", scene.store.pause(&one()?, false).await?, true)?;
+    scene.until_effects("one", 1).await?;
+    stop(service).await
+}
+
+pub(super) async fn a_paused_consumer_tries_nothing_again<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    scene.script.set("a", 1, Treat::FailAlways);
+    scene.publish(&[("a", 1)]).await?;
+    let service = scene.start(scene.consumer("one").attempts(1000)).await?;
+    until_held(&scene, 1).await?;
+    scene.store.pause(&one()?, true).await?;
+    scene
+        .until("the instance to know", async || {
+            Ok(service.health().await.consumers[0].paused.then_some(()))
+        })
+        .await?;
+    // What was running when it became known has an answer by the time that the message is long due.
+    let long_due = async || {
+        let due = scene.letters("one").await?[0].due_at;
+        let long_ago = eventloom_core::OffsetDateTime::now_utc() - Duration::from_millis(500);
+        Ok(due.is_some_and(|due| due < long_ago).then_some(()))
+    };
+    scene.until("it to be long due", long_due).await?;
+    let runs = scene.script.runs("a", 1);
+    let begun = Instant::now();
+    scene
+        .until("many of its times to pass", async || {
+            Ok((begun.elapsed() > Duration::from_secs(1)).then_some(()))
+        })
+        .await?;
+    same("runs", scene.script.runs("a", 1), runs)?;
+    scene.script.set("a", 1, Treat::Succeed);
+    scene.store.pause(&one()?, false).await?;
     scene.until_effects("one", 1).await?;
     stop(service).await
 }

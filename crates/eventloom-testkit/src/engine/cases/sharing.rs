@@ -5,11 +5,18 @@ use crate::{
     store::{Fixture, Outcome, holds, same},
 };
 use eventloom_core::{
-    ConsumerName,
-    ports::{HeldState, Readers},
+    ConsumerName, OwnerId,
+    ports::{HeldState, Readers, Scope, Store},
 };
-use eventloom_runtime::Backoff;
-use std::{collections::HashSet, time::Duration};
+use eventloom_runtime::{Backoff, Eventloom};
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 /// Waits until this many owners share the lanes.
 async fn until_owners<F: Fixture>(scene: &Scene<'_, F>, owners: usize) -> Outcome {
@@ -203,4 +210,97 @@ pub(super) async fn shutdown_finishes_what_runs<F: Fixture>(fixture: &F) -> Outc
     // What was left was not suspicious: nobody died.
     same("suspects", service.health().await.consumers[0].suspects, 0)?;
     stop(service).await
+}
+
+pub(super) async fn a_busy_pool_costs_no_lease<F: Fixture>(fixture: &F) -> Outcome {
+    if !fixture.capabilities().concurrent_writers {
+        // One transaction writes at a time, and renewals take their turn.
+        return Ok(());
+    }
+    let scene = Scene::new(fixture).await;
+    let lease = Duration::from_millis(900);
+    let store = fixture.again(&scene.store).await;
+    let consumer = scene.consumer("one").lease(lease).deadline(Duration::from_millis(500));
+    let service = Eventloom::new(store.clone()).consumer(consumer).start().await?;
+    let all = async |lanes: usize| {
+        let what = format!("{lanes} lanes");
+        scene
+            .until(&what, async || {
+                Ok((service.health().await.consumers[0].lanes == lanes).then_some(()))
+            })
+            .await
+    };
+    all(64).await?;
+    // The service's own code takes whatever the pool gives, for longer than a lease.
+    let (end, ended) = tokio::sync::watch::channel(());
+    let mut holders = tokio::task::JoinSet::new();
+    let held = Arc::new(AtomicU32::new(0));
+    let connections = store.capacity().connections_max;
+    for _ in 0..connections {
+        let (store, mut ended, held) = (store.clone(), ended.clone(), held.clone());
+        holders.spawn(async move {
+            let name = ConsumerName::parse("others").unwrap_or_else(|_| unreachable!("a legal name"));
+            let scope = Scope {
+                reader: &name,
+                owner: &OwnerId::new("others", 1),
+                limit: Duration::from_secs(60),
+            };
+            let transaction = store.begin(scope).await;
+            held.fetch_add(1, Ordering::SeqCst);
+            let _ = ended.changed().await;
+            drop(transaction);
+        });
+    }
+    scene
+        .until("the pool to be used up", async || {
+            Ok((held.load(Ordering::SeqCst) >= connections - 1).then_some(()))
+        })
+        .await?;
+    let begun = Instant::now();
+    scene
+        .until("leases to pass", async || {
+            let one = &service.health().await.consumers[0];
+            holds("the lease", one.lanes == 64 && one.lease_left > Duration::ZERO, one)?;
+            Ok((begun.elapsed() > lease * 4).then_some(()))
+        })
+        .await?;
+    same("taken anew", service.health().await.consumers[0].taken, 64)?;
+    end.send_replace(());
+    while holders.join_next().await.is_some() {}
+    scene.publish(&[("a", 1)]).await?;
+    scene.until_effects("one", 1).await?;
+    stop(service).await
+}
+
+pub(super) async fn handlers_as_slow_as_allowed_get_through<F: Fixture>(fixture: &F) -> Outcome {
+    // A batch of them takes many leases; and where one transaction writes at a time, renewals wait for each.
+    for batch_max in [256, 1] {
+        let scene = Scene::new(fixture).await;
+        let lease = Duration::from_millis(1200);
+        scene.script.all(Some(Treat::Take(lease * 3 / 4)));
+        let steps = [
+            ("a", 1),
+            ("b", 1),
+            ("a", 2),
+            ("c", 1),
+            ("a", 3),
+            ("d", 1),
+            ("b", 2),
+            ("a", 4),
+        ];
+        scene.publish(&steps).await?;
+        let consumer = scene.consumer("one").lease(lease).deadline(lease * 9 / 10);
+        let service = scene.start(consumer.attempts(3).batch_max(batch_max)).await?;
+        let effects = scene.until_effects("one", steps.len()).await?;
+        same("effects", effects.len(), steps.len())?;
+        same("a", scene.effects_of("one", "a").await?, [1, 2, 3, 4])?;
+        same("nobody is blamed", scene.letters("one").await?.len(), 0)?;
+        let run = |(key, number): &(&str, i64)| scene.script.runs(key, *number);
+        let runs: u32 = steps.iter().map(run).sum();
+        // What ran in a batch that was too long runs again, by itself.
+        let most = steps.len() as u32 + if batch_max == 1 { 0 } else { 2 };
+        holds("runs", runs <= most, (batch_max, runs))?;
+        stop(service).await?;
+    }
+    Ok(())
 }

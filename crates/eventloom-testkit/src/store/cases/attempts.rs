@@ -99,6 +99,45 @@ pub(super) async fn attempts_survive_a_rollback<F: Fixture>(fixture: &F) -> Outc
     same("of another consumer", other, 1)
 }
 
+pub(super) async fn an_attempt_is_taken_back<F: Fixture>(fixture: &F) -> Outcome {
+    let store = fixture.fresh().await;
+    let billing = Instance::new(&store, "billing")?;
+    let one = message(Some("a"), 1);
+    billing.hold(&[waiting(&one, 0)]).await?;
+    let held = one.envelope.id.clone();
+    let taken_back = async |id: &str| {
+        billing
+            .commit(async |connection| {
+                store.uncount_attempt(connection, &billing.reader, id).await?;
+                store.uncount_held_attempt(connection, &billing.reader, id).await
+            })
+            .await
+    };
+    let counted = async |id: &str| {
+        billing
+            .commit(async |connection| store.count_attempt(connection, &billing.reader, id).await)
+            .await
+    };
+    let counted_held = async || {
+        billing
+            .commit(async |connection| store.count_held_attempt(connection, &billing.reader, &held).await)
+            .await
+    };
+    counted("b").await?;
+    counted("b").await?;
+    taken_back("b").await?;
+    same("one of two", counted("b").await?, 2)?;
+    taken_back("never counted").await?;
+    same("none", counted("never counted").await?, 1)?;
+    let before = counted_held().await?;
+    taken_back(&held).await?;
+    same("of a held one", counted_held().await?, before)?;
+    for _ in 0..=before + 1 {
+        taken_back(&held).await?;
+    }
+    same("never below none", counted_held().await?, 1)
+}
+
 pub(super) async fn attempts_of_held_ones_survive_too<F: Fixture>(fixture: &F) -> Outcome {
     let store = fixture.fresh().await;
     let billing = Instance::new(&store, "billing")?;

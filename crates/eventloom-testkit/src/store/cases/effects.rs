@@ -144,6 +144,30 @@ pub(super) async fn a_claim_outlives_its_lease_until_the_lane_is_taken<F: Fixtur
     same("when the lane was handed over", ask(&mailer).await?, [AGAIN])
 }
 
+pub(super) async fn a_claim_that_was_given_up_is_open<F: Fixture>(fixture: &F) -> Outcome {
+    let store = fixture.fresh().await;
+    let mailer = Instance::alone(&store, "mailer").await?;
+    let give_up = async |lane: i16, ids: &[&str]| {
+        let cursor = mailer.cursor(Lane(lane))?;
+        let requests: Vec<EffectRequest<'_>> = ids.iter().map(|id| EffectRequest { id, cursor }).collect();
+        mailer
+            .commit(async |connection| store.give_up_effects(connection, &mailer.reader, &requests).await)
+            .await
+    };
+    claim(&mailer, 1, &["a", "b", "c"]).await?;
+    finish(&mailer, &[("c", "1")], 1).await?;
+    give_up(1, &["a", "c", "never claimed"]).await?;
+    give_up(1, &[]).await?;
+    // Not its own.
+    give_up(2, &["b"]).await?;
+    same(
+        "another lane",
+        claim(&mailer, 2, &["a", "b", "c"]).await?,
+        [AGAIN, InProgress, Handled],
+    )?;
+    same("and is another's then", claim(&mailer, 1, &["a"]).await?, [InProgress])
+}
+
 pub(super) async fn a_claim_that_was_rolled_back_was_never_made<F: Fixture>(fixture: &F) -> Outcome {
     let store = fixture.fresh().await;
     let mailer = Instance::alone(&store, "mailer").await?;

@@ -145,6 +145,7 @@ macro_rules! store_cases {
                 another_lane_is_told_that_it_is_in_progress
                 a_claim_ends_with_its_epoch
                 a_claim_that_was_rolled_back_was_never_made
+                a_claim_that_was_given_up_is_open
                 lanes_ask_together
                 consumers_call_apart
                 only_finished_calls_are_forgotten;
@@ -167,6 +168,7 @@ macro_rules! store_cases {
                 a_drain_marks_what_it_takes
                 removing_counts
                 attempts_survive_a_rollback
+                an_attempt_is_taken_back
                 attempts_of_held_ones_survive_too;
             keys:
                 locking_a_key_again_finds_it
@@ -205,6 +207,7 @@ macro_rules! store_cases {
                 one_in_the_middle_keeps_its_place
                 a_key_is_sent_again_in_order
                 all_are_sent_again_in_order
+                a_head_that_came_later_is_due_too
                 a_deleted_head_lets_its_queue_flow
                 deleting_the_last_lets_the_key_go
                 waiting_ones_are_not_deleted;

@@ -158,6 +158,31 @@ pub(super) async fn all_are_sent_again_in_order<F: Fixture>(fixture: &F) -> Outc
     same("of another consumer", mailer.held("m-1").await?.state, HeldState::Dead)
 }
 
+pub(super) async fn a_head_that_came_later_is_due_too<F: Fixture>(fixture: &F) -> Outcome {
+    let why = failure("no");
+    for which in [
+        Redrive::One("m-2".to_owned()),
+        Redrive::Key("a".to_owned()),
+        Redrive::All,
+    ] {
+        let store = fixture.fresh().await;
+        let billing = Instance::new(&store, "billing")?;
+        let [one, two, three] = of_key("a", [1, 2, 3]);
+        billing.hold(&[dead(&two, &why), behind(&three)]).await?;
+        // The reader was reset, and what was handled long ago queues before the dead one.
+        billing.hold(&[behind(&one)]).await?;
+        same("sent again", redrive(&billing, which, 50).await?, 1)?;
+        for (id, then) in [
+            ("m-1", LetGo::StillHeld),
+            ("m-2", LetGo::StillHeld),
+            ("m-3", LetGo::Free),
+        ] {
+            same(id, handle(&billing, "a", id, 50).await?, then)?;
+        }
+    }
+    Ok(())
+}
+
 pub(super) async fn a_deleted_head_lets_its_queue_flow<F: Fixture>(fixture: &F) -> Outcome {
     let store = fixture.fresh().await;
     let billing = Instance::new(&store, "billing")?;

@@ -1,0 +1,94 @@
+//! The store fails or goes silent under a service: it goes on trying, and no message pays for it.
+
+use crate::{
+    engine::{
+        scene::{Scene, Treat, stop},
+        trouble::Then,
+    },
+    store::{Fixture, Outcome, holds, same},
+};
+use std::time::Duration;
+
+/// Leases so short that calls are given up soon.
+const LEASE: Duration = Duration::from_millis(600);
+const DEADLINE: Duration = Duration::from_millis(300);
+
+pub(super) async fn a_silent_look_at_the_log_is_given_up<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    for name in ["read_after", "horizon", "doze"] {
+        scene.trouble.next(name, Then::Silence, 1);
+    }
+    scene.publish(&[("a", 1)]).await?;
+    let consumer = scene.troubled("one").lease(LEASE).deadline(DEADLINE);
+    let service = scene.start_troubled(consumer).await?;
+    scene.until_effects("one", 1).await?;
+    scene
+        .until("it to sleep", async || {
+            Ok((scene.trouble.left("doze") == 0).then_some(()))
+        })
+        .await?;
+    scene.publish(&[("a", 2)]).await?;
+    scene.until_effects("one", 2).await?;
+    stop(service).await
+}
+
+pub(super) async fn a_silent_transaction_is_given_up<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    // The others go on meanwhile, and renewals too: only this one connection does not answer.
+    scene.trouble.next("claim", Then::Silence, 1);
+    let service = scene
+        .start_troubled(scene.troubled("one").lease(LEASE).deadline(DEADLINE))
+        .await?;
+    scene.publish(&[("a", 1), ("b", 1)]).await?;
+    scene.until_effects("one", 2).await?;
+    same("nobody is blamed", scene.letters("one").await?.len(), 0)?;
+    stop(service).await
+}
+
+pub(super) async fn a_silent_look_at_what_is_held_is_given_up<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    scene.script.set("a", 1, Treat::FailTimes(2));
+    for name in ["due", "queue_of", "lane_holds"] {
+        scene.trouble.next(name, Then::Silence, 1);
+    }
+    let service = scene
+        .start_troubled(scene.troubled("one").lease(LEASE).deadline(DEADLINE))
+        .await?;
+    scene.publish(&[("a", 1), ("a", 2)]).await?;
+    scene.until_effects("one", 2).await?;
+    same("a", scene.effects_of("one", "a").await?, [1, 2])?;
+    for name in ["due", "queue_of", "lane_holds"] {
+        scene
+            .until(name, async || Ok((scene.trouble.left(name) == 0).then_some(())))
+            .await?;
+    }
+    stop(service).await
+}
+
+pub(super) async fn a_store_that_flaps_burns_no_attempts<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    // Every other transaction is lost, more often than there are attempts: first what was taken, then suspects of it.
+    scene.trouble.next("claim", Then::Fail, 12);
+    let service = scene.start_troubled(scene.troubled("one").attempts(3)).await?;
+    scene.publish(&[("a", 1), ("a", 2)]).await?;
+    scene.until_effects("one", 2).await?;
+    same("a", scene.effects_of("one", "a").await?, [1, 2])?;
+    same("nobody is dead", scene.letters("one").await?.len(), 0)?;
+    // A crash costs one as before: nothing is left over that would pay for it.
+    let suspects = service.health().await.consumers[0].suspects;
+    holds("there were suspects", suspects > 3, suspects)?;
+    stop(service).await
+}
+
+pub(super) async fn a_store_that_flaps_burns_no_attempts_of_what_is_held<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    scene.script.set("a", 1, Treat::FailTimes(2));
+    let service = scene.start_troubled(scene.troubled("one").attempts(3)).await?;
+    scene.trouble.next("remove", Then::Fail, 8);
+    scene.publish(&[("a", 1), ("a", 2)]).await?;
+    scene.until_effects("one", 2).await?;
+    same("a", scene.effects_of("one", "a").await?, [1, 2])?;
+    same("nobody is dead", scene.letters("one").await?.len(), 0)?;
+    same("all of it has happened", scene.trouble.left("remove"), 0)?;
+    stop(service).await
+}
