@@ -3,7 +3,7 @@
 use crate::folder::{Folder, append, event, read_all};
 use eventloom_core::{NewEvent, Payload, Position, StoreErrorKind, ports::Outbox};
 use eventloom_sqlite::{MigrateOptions, Sqlite, Tables, migrate};
-use std::{collections::HashSet, path::Path, process::Command};
+use std::{collections::HashSet, io::Write, path::Path, process::Command};
 
 fn large() -> NewEvent {
     event("k").with_payload(Payload::Json(format!("\"{}\"", "x".repeat(20_000))))
@@ -103,7 +103,11 @@ impl Drop for SmallDisk<'_> {
 async fn a_disk_that_is_full() {
     let folder = Folder::new();
     let Some(_disk) = SmallDisk::mount(folder.path()) else {
-        println!("left out: a_disk_that_is_full: no file system can be mounted here");
+        // Past the capture of the test harness, which would keep the line of a test that passes.
+        let _ = writeln!(
+            std::io::stderr(),
+            "left out: a_disk_that_is_full: no file system can be mounted here"
+        );
         return;
     };
     migrate(folder.database(), MigrateOptions::default()).await.unwrap();

@@ -108,6 +108,11 @@ impl Script {
         locked(&self.runs).get(&(key.to_owned(), number)).copied().unwrap_or(0)
     }
 
+    /// How often handlers ran, whatever the step.
+    pub(crate) fn runs_in_all(&self) -> u32 {
+        locked(&self.runs).values().sum()
+    }
+
     /// Idempotency keys that calls were made under, in their order.
     pub(crate) fn keys(&self) -> Vec<String> {
         locked(&self.keys).clone()

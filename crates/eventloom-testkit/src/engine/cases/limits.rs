@@ -77,6 +77,36 @@ pub(super) async fn an_explicit_number_that_the_pool_cannot_carry_is_refused<F: 
     )
 }
 
+/// However many handlers could run: leases are renewed while they do.
+pub(super) async fn the_default_leaves_a_connection_free<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let capacity = scene.store.capacity();
+    if capacity.connections_max < 2 || !fixture.capabilities().concurrent_writers {
+        // The one handler that runs has what there is, and the lease is renewed when it has ended.
+        return Ok(());
+    }
+    let keys: Vec<String> = (0..40).map(|key| format!("k{key}")).collect();
+    let steps: Vec<(&str, i64)> = keys.iter().map(|key| (key.as_str(), 0)).collect();
+    scene.script.all(Some(Treat::Hang));
+    scene.publish(&steps).await?;
+    let lease = Duration::from_secs(9);
+    let service = scene.start(scene.consumer("one").lease(lease).deadline(lease)).await?;
+    // Four, where nothing is scarce.
+    let wanted = 4.min(capacity.connections_max - 1);
+    scene
+        .until("handlers to run", async || {
+            Ok((scene.script.runs_in_all() >= wanted).then_some(()))
+        })
+        .await?;
+    let left = service.health().await.consumers[0].lease_left;
+    scene
+        .until("the lease to be renewed", async || {
+            Ok((service.health().await.consumers[0].lease_left > left).then_some(()))
+        })
+        .await?;
+    same("handlers that run", scene.script.runs_in_all(), wanted)
+}
+
 pub(super) async fn held_limits_stop_the_lane_and_nothing_is_lost<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     scene.script.set("a", 0, Treat::FailForGood);
