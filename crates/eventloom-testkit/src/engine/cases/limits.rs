@@ -90,7 +90,9 @@ pub(super) async fn the_default_leaves_a_connection_free<F: Fixture>(fixture: &F
     scene.script.all(Some(Treat::Hang));
     scene.publish(&steps).await?;
     let lease = Duration::from_secs(9);
-    let service = scene.start(scene.consumer("one").lease(lease).deadline(lease)).await?;
+    let service = scene
+        .start(scene.consumer("one").lease(lease).deadline(lease * 9 / 10))
+        .await?;
     // Four, where nothing is scarce.
     let wanted = 4.min(capacity.connections_max - 1);
     scene
