@@ -16,7 +16,7 @@ COMMENT ON COLUMN eventloom.logs.identity IS 'renewed at restore or promotion';
 COMMENT ON COLUMN eventloom.logs.pruned_to IS 'rows at or below are gone';
 
 CREATE TABLE eventloom.outbox (
-    position        bigint PRIMARY KEY DEFAULT 0,                           -- outbox_fence sets position and lane
+    position        bigint PRIMARY KEY DEFAULT 0,                           -- outbox_fence sets it, and the lane
     id              uuid NOT NULL DEFAULT gen_random_uuid(),
     topic           text NOT NULL,
     type            text NOT NULL,
@@ -36,7 +36,7 @@ CREATE TABLE eventloom.outbox (
     tracestate      text,
     headers         json,
     origin          uuid,
-    recorded_at     timestamptz NOT NULL DEFAULT clock_timestamp()
+    recorded_at     timestamptz NOT NULL DEFAULT now()                      -- outbox_fence sets it, too
 ) WITH (
     -- Rows are only ever inserted, and deleted at the far end. What vacuum has to do here is to freeze and to keep the
     -- visibility map, on a table of any size: so by rows inserted, not by a share of the table.
@@ -94,76 +94,86 @@ BEGIN
             failed text;
             reason text;
         BEGIN
-            -- The fence. Once per transaction and log: a shared lock whose key says "every position that I take is above
-            -- this", so before the first nextval. The flag is transaction-local and names the transaction; a rolled-back
-            -- savepoint takes flag and lock along. The namespace is part of its name, or a transaction that writes to two
-            -- logs would take no fence in the second. pg_sequence_last_value takes the buffer lock (a SELECT from a
-            -- sequence can see a value up to 32 ahead: rows lost).
-            IF current_setting('eventloom_fence.t<namespace>', true) IS DISTINCT FROM pg_current_xact_id()::text THEN
+            -- The fence: before the first nextval a shared lock whose key says "every position that I take is above this".
+            -- A transaction keeps its mark in a setting, so that all of its rows go under one lock; a rolled-back savepoint
+            -- takes both along. What stands in the setting is not trusted: each row asks for the lock (which is had already,
+            -- so that nothing but a look into a local table follows) and compares its position. The namespace is part of
+            -- the name, or a transaction that writes to two logs would take no fence in the second.
+            -- pg_sequence_last_value takes the buffer lock (a SELECT from a sequence can see a value up to 32 ahead: rows
+            -- lost).
+            mark := nullif(current_setting('eventloom_fence.m<namespace>', true), '')::bigint;
+            IF mark IS NULL THEN
                 mark := pg_sequence_last_value('eventloom.outbox_position_seq'::regclass);
                 -- From left to right. The look for sleepers comes after the lock: a reader that falls asleep later than
                 -- this look sees the lock and stays awake.
                 IF pg_advisory_xact_lock_shared(<upper> | mark) IS NULL
-                   OR set_config('eventloom_fence.t<namespace>', pg_current_xact_id()::text, true) IS NULL
-                   OR current_setting('synchronous_commit') = 'off'
+                   OR set_config('eventloom_fence.m<namespace>', mark::text, true) IS NULL
                    OR pg_sequence_last_value('eventloom.outbox_asleep'::regclass)
                       > date_part('epoch', clock_timestamp()) * 1000 THEN
                     IF mark IS NULL THEN
                         RAISE EXCEPTION 'eventloom: the outbox has no fence' USING ERRCODE = 'EV005';
                     END IF;
-                    -- A row of a log must not be visible before it is durable.
-                    IF current_setting('synchronous_commit') = 'off' THEN
-                        PERFORM set_config('synchronous_commit', 'on', true);
-                    END IF;
                     -- NOTIFY serialises commits, so only while somebody sleeps.
-                    IF pg_sequence_last_value('eventloom.outbox_asleep'::regclass)
-                       > date_part('epoch', clock_timestamp()) * 1000 THEN
-                        PERFORM pg_notify(TG_TABLE_SCHEMA || '_' || TG_TABLE_NAME, '');
-                    END IF;
+                    PERFORM pg_notify(TG_TABLE_SCHEMA || '_' || TG_TABLE_NAME, '');
                 END IF;
             END IF;
-            -- What readers cannot read, or keys not be held by (an index of held keys takes 2048 octets), stops here.
-            IF NEW.position = 0
-               AND octet_length(NEW.topic) BETWEEN 1 AND 249 AND NEW.topic !~ '[^a-zA-Z0-9._-]'
-               AND NEW.type <> ''
-               AND (NEW.key IS NULL OR octet_length(NEW.key) <= 2048)
-               AND NEW.time BETWEEN '0001-01-01 00:00Z' AND '9999-12-31 00:00Z'
-               AND (NEW.headers IS NULL OR json_typeof(NEW.headers) = 'object')
-               AND (NEW.data IS NULL OR NEW.data_bytes IS NULL) THEN
-                NEW.position := nextval('eventloom.outbox_position_seq'::regclass);
-                NEW.lane := ('x' || left(md5(coalesce(nullif(NEW.key, ''), NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
-                RETURN NEW;
+            IF (pg_advisory_xact_lock_shared(<upper> | mark) IS NOT NULL
+                AND current_setting('synchronous_commit') <> 'off'
+                AND NEW.position = 0
+                AND octet_length(NEW.topic) BETWEEN 1 AND 249 AND NEW.topic !~ '[^a-zA-Z0-9._-]'
+                AND NEW.type <> ''
+                AND (NEW.key IS NULL OR octet_length(NEW.key) <= 2048)
+                AND NEW.time BETWEEN '0001-01-01 00:00Z' AND '9999-12-31 23:59:59.999999Z'
+                AND (NEW.headers IS NULL OR json_typeof(NEW.headers) = 'object')
+                AND (NEW.data IS NULL OR NEW.data_bytes IS NULL)) IS NOT TRUE THEN
+                -- A row of a log must not be visible before it is durable.
+                IF current_setting('synchronous_commit') = 'off' THEN
+                    PERFORM set_config('synchronous_commit', 'on', true);
+                END IF;
+                -- What readers cannot read, or keys not be held by (an index of held keys takes 2048 octets), stops here.
+                IF octet_length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' THEN
+                    failed := 'topic';
+                    reason := format('the topic %L is not 1 to 249 of the characters A-Z a-z 0-9 . _ -',
+                                     left(NEW.topic, 100));
+                ELSIF NEW.type = '' THEN
+                    failed := 'type';
+                    reason := 'the type is empty';
+                ELSIF octet_length(NEW.key) > 2048 THEN
+                    failed := 'key';
+                    reason := format('the key has %s bytes, at most 2048 are possible', octet_length(NEW.key));
+                ELSIF NEW.time NOT BETWEEN '0001-01-01 00:00Z' AND '9999-12-31 23:59:59.999999Z' THEN
+                    failed := 'time';
+                    reason := format('the time %s is not between the years 1 and 9999', NEW.time);
+                ELSIF json_typeof(NEW.headers) <> 'object' THEN
+                    failed := 'headers';
+                    reason := format('headers is a JSON %s, not an object', json_typeof(NEW.headers));
+                ELSIF NEW.data IS NOT NULL AND NEW.data_bytes IS NOT NULL THEN
+                    failed := 'data';
+                    reason := 'both data and data_bytes are given';
+                ELSIF NEW.position <> 0 THEN
+                    IF current_setting('session_replication_role') <> 'replica' THEN
+                        RAISE EXCEPTION 'eventloom: position % is not handed out to you; leave the column out', NEW.position
+                            USING ERRCODE = 'EV003';
+                    END IF;
+                    -- A restore keeps its positions and times.
+                    NEW.lane := ('x' || left(md5(coalesce(nullif(NEW.key, ''), NEW.id::text)), 8))::bit(32)::bigint
+                                % 64 /* lanes */;
+                    RETURN NEW;
+                END IF;
+                IF failed IS NOT NULL THEN
+                    RAISE EXCEPTION 'eventloom: %', reason USING ERRCODE = 'check_violation',
+                        SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = failed,
+                        CONSTRAINT = format('%s_%s_check', TG_TABLE_NAME, failed);
+                END IF;
+                -- Else the position is NULL, which is as good as not given, or a column is missing, which NOT NULL will name.
             END IF;
-            IF octet_length(NEW.topic) NOT BETWEEN 1 AND 249 OR NEW.topic ~ '[^a-zA-Z0-9._-]' THEN
-                failed := 'topic';
-                reason := format('the topic %L is not 1 to 249 of the characters A-Z a-z 0-9 . _ -', left(NEW.topic, 100));
-            ELSIF NEW.type = '' THEN
-                failed := 'type';
-                reason := 'the type is empty';
-            ELSIF octet_length(NEW.key) > 2048 THEN
-                failed := 'key';
-                reason := format('the key has %s bytes, at most 2048 are possible', octet_length(NEW.key));
-            ELSIF NEW.time NOT BETWEEN '0001-01-01 00:00Z' AND '9999-12-31 00:00Z' THEN
-                failed := 'time';
-                reason := format('the time %s is not between the years 1 and 9999', NEW.time);
-            ELSIF json_typeof(NEW.headers) <> 'object' THEN
-                failed := 'headers';
-                reason := format('headers is a JSON %s, not an object', json_typeof(NEW.headers));
-            ELSIF NEW.data IS NOT NULL AND NEW.data_bytes IS NOT NULL THEN
-                failed := 'data';
-                reason := 'both data and data_bytes are given';
-            ELSIF coalesce(NEW.position, 0) = 0 OR current_setting('session_replication_role') = 'replica' THEN
-                -- A restore keeps its positions. And something is missing that NOT NULL will name.
-                NEW.position := coalesce(nullif(NEW.position, 0), nextval('eventloom.outbox_position_seq'::regclass));
-                NEW.lane := ('x' || left(md5(coalesce(nullif(NEW.key, ''), NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
-                RETURN NEW;
-            ELSE
-                RAISE EXCEPTION 'eventloom: position % is not handed out to you; leave the column out',
-                    NEW.position USING ERRCODE = 'EV003';
+            NEW.position := nextval('eventloom.outbox_position_seq'::regclass);
+            IF NEW.position <= mark OR mark < 0 THEN
+                RAISE EXCEPTION 'eventloom: the fence of this transaction was meddled with' USING ERRCODE = 'EV005';
             END IF;
-            RAISE EXCEPTION 'eventloom: %', reason USING ERRCODE = 'check_violation',
-                SCHEMA = TG_TABLE_SCHEMA, TABLE = TG_TABLE_NAME, COLUMN = failed,
-                CONSTRAINT = format('%s_%s_check', TG_TABLE_NAME, failed);
+            NEW.lane := ('x' || left(md5(coalesce(nullif(NEW.key, ''), NEW.id::text)), 8))::bit(32)::bigint % 64 /* lanes */;
+            NEW.recorded_at := clock_timestamp();
+            RETURN NEW;
         END $$ $row$, '<namespace>', free::text), '<upper>', (free::bigint << 48)::text);
 
     -- BEFORE triggers run in the order of their names: this one last, so that the lane is that of the key as it is stored.

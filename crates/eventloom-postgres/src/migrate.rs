@@ -341,7 +341,7 @@ mod tests {
         assert!(left.is_empty(), "{left:?}");
         assert!(script.contains("CREATE SCHEMA shop") && script.contains("% 128;") && script.contains("shop_writer"));
         assert!(
-            script.contains("eventloom_fence.t"),
+            script.contains("eventloom_fence.m"),
             "settings keep their names: the namespace tells logs apart"
         );
     }

@@ -84,6 +84,75 @@ fn the_lane_is_that_of_the_key() {
     });
 }
 
+/// Whatever a writer puts into the setting where a transaction keeps its mark: no row is above the horizon unseen.
+#[test]
+fn a_forged_mark_hides_no_row() {
+    for_each_server(async |database| {
+        let (mut connection, mut reader) = (database.connect().await?, database.connect().await?);
+        run(&mut connection, INSERT).await?;
+        let namespace = number(&mut connection, "SELECT namespace::bigint FROM eventloom.logs").await?;
+        let horizon = "SELECT horizon FROM eventloom.outbox_horizon()";
+        for mark in ["0", "1", "2", "3", "4", "1000", "-1", "281474976710657", "x", "' '"] {
+            run(&mut connection, "BEGIN").await?;
+            let forged = format!(
+                "SELECT set_config('eventloom_fence.m{namespace}', '{}', true)",
+                mark.trim_matches('\'')
+            );
+            run(&mut connection, &forged).await?;
+            let refused = state_of(&mut connection, INSERT).await;
+            if refused.is_none() {
+                let position = number(&mut connection, "SELECT max(position) FROM eventloom.outbox").await?;
+                let seen = number(&mut reader, horizon).await?;
+                assert!(
+                    seen < position,
+                    "{mark}: {seen} is not below {position}, which is in flight"
+                );
+            } else {
+                assert!(
+                    matches!(refused.as_deref(), Some("EV005" | "22P02")),
+                    "{mark}: {refused:?}"
+                );
+            }
+            run(&mut connection, "ROLLBACK").await?;
+        }
+        // Left behind in the session, where it is lower than it need be.
+        run(
+            &mut connection,
+            &format!("SET eventloom_fence.m{namespace} = '1'; BEGIN"),
+        )
+        .await?;
+        run(&mut connection, INSERT).await?;
+        assert_eq!(number(&mut reader, horizon).await?, 1);
+        run(&mut connection, "COMMIT").await?;
+        assert!(number(&mut reader, horizon).await? > 1);
+        Ok(())
+    });
+}
+
+/// Each row raises it anew, and says when it was written.
+#[test]
+fn what_a_writer_says_of_durability_and_of_time_is_not_taken() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        let off = "SET LOCAL synchronous_commit = off";
+        run(&mut connection, "BEGIN").await?;
+        for _ in 0..2 {
+            run(&mut connection, off).await?;
+            run(
+                &mut connection,
+                "INSERT INTO eventloom.outbox (topic, type, recorded_at, time) VALUES ('t', 't', 'infinity', '9999-12-31 23:59Z')",
+            )
+            .await?;
+            let on = "SELECT count(*) FROM pg_settings WHERE name = 'synchronous_commit' AND setting = 'on'";
+            assert_eq!(number(&mut connection, on).await?, 1);
+        }
+        run(&mut connection, "COMMIT").await?;
+        let sane = "SELECT count(*) FROM eventloom.outbox WHERE recorded_at BETWEEN now() - interval '1 min' AND clock_timestamp()";
+        assert_eq!(number(&mut connection, sane).await?, 2);
+        Ok(())
+    });
+}
+
 /// What is refused names the value, the constraint and the column, as a CHECK would.
 #[test]
 fn refusals_say_what_is_wrong() {
