@@ -62,7 +62,8 @@ fn raw_text(row: &PgRow, column: usize) -> Result<Option<String>, sqlx::Error> {
     Ok(Some(text.to_owned()))
 }
 
-/// One statement for all, in the order of ids: whoever else inserts some of them locks in the same order.
+/// One statement for all, in the order of ids: whoever else inserts some of them locks in the same order. Of two rows of one
+/// id the first is held, at its place in the queue.
 const PUT_HELD: &str = "
 INSERT INTO eventloom.held (consumer, held_by, held_at, position, lane, id, topic, type, key, event_source, subject, time,
     data, data_bytes, datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent, tracestate,
@@ -80,7 +81,7 @@ SELECT $1, $2, n.now, m.position, m.lane, m.id, m.topic, m.type, m.key, m.event_
        m (position, lane, id, topic, type, key, event_source, subject, time, data, data_bytes, datacontenttype,
           dataschema, schemaversion, correlationid, causationid, traceparent, tracestate, headers, origin, queued, state,
           attempts, due_in, error, fingerprint)
- ORDER BY m.id COLLATE \"C\"
+ ORDER BY m.id COLLATE \"C\", m.position
 ON CONFLICT (consumer, id) DO NOTHING";
 
 /// Inserts messages into `held`; those that are there already stay as they are. Returns how many were new.

@@ -25,6 +25,7 @@ use eventloom_core::{
 use std::{
     collections::{BTreeMap, HashSet},
     sync::Arc,
+    time::Instant,
 };
 
 /// A message of a batch, with the lane that it moves.
@@ -153,19 +154,20 @@ impl From<FenceError> for Trouble {
     }
 }
 
-/// Handles messages in one transaction and commits their cursors.
+/// Handles messages in one transaction and commits their cursors. Returns how many: those of the beginning, where more would
+/// take too long.
 pub(crate) async fn run<S: Backend>(
     group: &Group<S>,
     standing: &mut Standing,
     items: &[Item],
     suspect: bool,
-) -> Result<(), Trouble> {
+) -> Result<usize, Trouble> {
     let store = group.store();
     let mut tx = store.begin(group.scope()).await?;
     faults::point("batch.after_begin");
     let mut work = Transacted::new(group);
-    match work.messages(&mut tx, standing, items).await {
-        Ok(()) => {}
+    let items = match work.messages(&mut tx, standing, items).await {
+        Ok(done) => &items[..done],
         Err(trouble) => {
             // A rollback that fails means that the connection is gone: then the store is to blame, not the message.
             if let Err(error) = tx.rollback().await {
@@ -173,7 +175,7 @@ pub(crate) async fn run<S: Backend>(
             }
             return Err(trouble);
         }
-    }
+    };
     if suspect {
         let ids: Vec<&str> = items.iter().map(Item::id).collect();
         store.clear_attempts(&mut tx, group.name(), &ids).await?;
@@ -203,12 +205,13 @@ pub(crate) async fn run<S: Backend>(
     standing.moved(&moves);
     group.lanes().moved(&moves);
     work.settle(items);
-    Ok(())
+    Ok(items.len())
 }
 
 /// The messages of one transaction.
 pub(crate) struct Transacted<'g, S: Backend> {
     group: &'g Group<S>,
+    begun: Instant,
     pub(crate) outgoing: Vec<NewEvent>,
     handled: Vec<usize>,
     duplicates: usize,
@@ -220,6 +223,7 @@ impl<'g, S: Backend> Transacted<'g, S> {
     pub(crate) fn new(group: &'g Group<S>) -> Self {
         Transacted {
             group,
+            begun: Instant::now(),
             outgoing: Vec::new(),
             handled: Vec::new(),
             duplicates: 0,
@@ -228,7 +232,8 @@ impl<'g, S: Backend> Transacted<'g, S> {
         }
     }
 
-    async fn messages(&mut self, tx: &mut Tx<S>, standing: &mut Standing, items: &[Item]) -> Result<(), Trouble> {
+    /// Returns how many of them are done with: those of the beginning.
+    async fn messages(&mut self, tx: &mut Tx<S>, standing: &mut Standing, items: &[Item]) -> Result<usize, Trouble> {
         let group = self.group;
         let held = match standing.asked_once.clone() {
             Some(asked_once) => asked_once,
@@ -238,31 +243,48 @@ impl<'g, S: Backend> Transacted<'g, S> {
             standing.asked_once = Some(held.clone());
         }
         let is_queued = |item: &Item| item.key().is_some_and(|key| held.keys.contains(key));
-        let (behind, free): (Vec<usize>, Vec<usize>) = (0..items.len()).partition(|index| is_queued(&items[*index]));
+        let (mut behind, free): (Vec<usize>, Vec<usize>) =
+            (0..items.len()).partition(|index| is_queued(&items[*index]));
         let free: Vec<usize> = free
             .into_iter()
             .filter(|index| !held.ids.contains(items[*index].id()))
             .collect();
-        self.handle(tx, items, &free).await?;
+        let handled = self.handle(tx, items, &free).await?;
+        let done = free.get(handled).copied().unwrap_or(items.len());
+        behind.retain(|index| *index < done);
         if !behind.is_empty() {
             self.queue_behind(tx, items, behind).await?;
         }
-        Ok(())
+        Ok(done)
     }
 
-    /// Claims and handles some of the messages, in order, and stores their results.
-    pub(crate) async fn handle(&mut self, tx: &mut Tx<S>, items: &[Item], which: &[usize]) -> Result<(), Trouble> {
+    /// A handler may take nine tenths of the lease. So that the whole transaction ends within it, no other is begun when a
+    /// tenth has passed: the store ends what stands idle for longer, and a renewal may have to wait for all of it.
+    fn takes_too_long(&self) -> bool {
+        self.begun.elapsed() > self.group.settings.lease / 10
+    }
+
+    /// Claims and handles some of the messages, in order, and stores their results. Returns how many, when it takes too long
+    /// for all of them; the first is always among them.
+    pub(crate) async fn handle(&mut self, tx: &mut Tx<S>, items: &[Item], which: &[usize]) -> Result<usize, Trouble> {
         let group = self.group;
         faults::point("batch.before_claim");
         let new = self.claim(tx, items, which).await?;
         faults::point("batch.after_claim");
         let mut results: Vec<(&str, String)> = Vec::new();
-        for index in which {
+        let mut done = which.len();
+        let mut called = false;
+        for (nth, index) in which.iter().enumerate() {
             let item = &items[*index];
             if !new.contains(index) {
                 self.duplicates += 1;
                 continue;
             }
+            if called && self.takes_too_long() {
+                done = nth;
+                break;
+            }
+            called = true;
             match call(group, tx, item, &mut self.outgoing).await {
                 Ok(Some(result)) => {
                     self.handled.push(*index);
@@ -280,7 +302,13 @@ impl<'g, S: Backend> Transacted<'g, S> {
             let results: Vec<(&str, &str)> = results.iter().map(|(id, result)| (*id, result.as_str())).collect();
             group.store().record(tx, group.name(), &results).await?;
         }
-        Ok(())
+        let left = which[done..].iter().filter(|index| new.contains(index));
+        let mut left: Vec<&str> = left.map(|index| items[*index].id()).collect();
+        if group.settings.inbox && !left.is_empty() {
+            left.sort_unstable();
+            group.store().unclaim(tx, group.name(), &left).await?;
+        }
+        Ok(done)
     }
 
     /// Which of the messages are handled for the first time.
@@ -335,7 +363,11 @@ impl<'g, S: Backend> Transacted<'g, S> {
                 return self.queue(tx, items, &queue).await;
             }
             tx.rollback_to_savepoint().await?;
-            self.handle(tx, items, &gone).await?;
+            let mut rest = &gone[..];
+            while !rest.is_empty() {
+                // In one transaction with what was handled before it, however long it takes: their cursors move together.
+                rest = &rest[self.handle(tx, items, rest).await?..];
+            }
             behind = queue;
             if behind.is_empty() {
                 return Ok(());

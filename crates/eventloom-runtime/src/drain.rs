@@ -316,9 +316,9 @@ async fn handle_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result
     let mut rest = items;
     let mut together = items.len();
     while !rest.is_empty() {
-        let (now, later) = rest.split_at(together.min(rest.len()));
+        let now = &rest[..together.min(rest.len())];
         match run_together(group, now).await {
-            Ok(()) => rest = later,
+            Ok(done) => rest = &rest[done..],
             // What stands before it is done first, then it is looked at by itself.
             Err(Trouble::Message { index, .. }) if index > 0 => together = index,
             Err(Trouble::Message { failed, .. }) => {
@@ -345,15 +345,19 @@ async fn handle_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result
     Ok(true)
 }
 
-async fn run_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<(), Trouble> {
+/// Returns how many were handled: those of the beginning, where more would take too long.
+async fn run_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<usize, Trouble> {
     let store = group.store();
     let mut tx = store.begin(group.scope()).await?;
     let mut work = Transacted::new(group);
     let all: Vec<usize> = (0..items.len()).collect();
-    if let Err(trouble) = work.handle(&mut tx, items, &all).await {
-        tx.rollback().await.map_err(Trouble::Store)?;
-        return Err(trouble);
-    }
+    let items = match work.handle(&mut tx, items, &all).await {
+        Ok(done) => &items[..done],
+        Err(trouble) => {
+            tx.rollback().await.map_err(Trouble::Store)?;
+            return Err(trouble);
+        }
+    };
     faults::point("drain.before_remove");
     remove(group, &mut tx, items).await?;
     if !work.outgoing.is_empty() {
@@ -364,7 +368,7 @@ async fn run_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<()
     tx.commit().await?;
     faults::point("drain.after_commit");
     work.settle(items);
-    Ok(())
+    Ok(items.len())
 }
 
 /// Removes what was handled. One that is gone was answered for by somebody else: then nothing of this is committed.

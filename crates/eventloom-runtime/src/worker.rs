@@ -235,7 +235,10 @@ async fn see_items_through<S: Backend>(
             Step::Together(range) if range.is_empty() => {}
             Step::Together(range) if range.len() == 1 => steps.push(Step::Alone(range.start)),
             Step::Together(range) => match batch::run(group, standing, &items[range.clone()], false).await {
-                Ok(()) => group.batch.committed(),
+                Ok(done) => {
+                    group.batch.committed();
+                    steps.push(Step::Together(range.start + done..range.end));
+                }
                 Err(Trouble::Message { index, failed }) => {
                     count(&group.counters.failures, 1);
                     let at = range.start + index;
@@ -307,7 +310,7 @@ pub(crate) async fn alone<S: Backend>(
     let mut conflicts = 0u32;
     loop {
         match batch::run(group, standing, std::slice::from_ref(item), suspect).await {
-            Ok(()) => {
+            Ok(_) => {
                 group.batch.committed();
                 return Ok(None);
             }

@@ -297,9 +297,9 @@ pub(super) async fn handlers_as_slow_as_allowed_get_through<F: Fixture>(fixture:
         same("nobody is blamed", scene.letters("one").await?.len(), 0)?;
         let run = |(key, number): &(&str, i64)| scene.script.runs(key, *number);
         let runs: u32 = steps.iter().map(run).sum();
-        // What ran in a batch that was too long runs again, by itself.
-        let most = steps.len() as u32 + if batch_max == 1 { 0 } else { 2 };
-        holds("runs", runs <= most, (batch_max, runs))?;
+        // On a machine with nothing else to do it is one run each. A handler that comes late beyond its lease runs again,
+        // by itself; batches that never fit would run for ever.
+        holds("runs", runs <= 4 * steps.len() as u32, (batch_max, runs))?;
         stop(service).await?;
     }
     Ok(())

@@ -7,7 +7,7 @@ use crate::store::{
     sample::{behind, dead, failure, full_message, message, waiting},
 };
 use eventloom_core::{
-    Lane, Payload, Recorded,
+    Lane, Payload, Position, Recorded,
     ports::{Backend, Held as _, HeldNow, HeldState, NewHeld, Transaction as _},
 };
 use std::collections::HashSet;
@@ -92,6 +92,26 @@ pub(super) async fn a_message_is_held_once<F: Fixture>(fixture: &F) -> Outcome {
     mailer.hold(&[waiting(&again, 60)]).await?;
     same("of another consumer", mailer.held("m-1").await?.message, again)?;
     billing.hold(&[]).await
+}
+
+pub(super) async fn the_first_row_of_an_id_is_held<F: Fixture>(fixture: &F) -> Outcome {
+    let store = fixture.fresh().await;
+    let billing = Instance::new(&store, "billing")?;
+    // Everything of a key was published twice, and queues in one go.
+    let once: Vec<Recorded> = (1..=40).map(|position| message(Some("a"), position)).collect();
+    let again = once.iter().map(|first| Recorded {
+        position: Position(first.position.0 + 40),
+        ..first.clone()
+    });
+    let all: Vec<Recorded> = once.iter().cloned().chain(again).collect();
+    let held: Vec<NewHeld<'_>> = all.iter().map(behind).collect();
+    billing.hold(&held).await?;
+    for first in &once {
+        let found = billing.held(&first.envelope.id).await?;
+        same(&first.envelope.id, found.message.position, first.position)?;
+    }
+    let queue: Vec<&str> = once.iter().map(|first| first.envelope.id.as_str()).collect();
+    same("the queue", billing.queue("a").await?, queue)
 }
 
 pub(super) async fn a_batch_is_told_what_is_held<F: Fixture>(fixture: &F) -> Outcome {

@@ -160,6 +160,7 @@ macro_rules! store_cases {
             held:
                 a_message_is_kept_byte_for_byte
                 a_message_is_held_once
+                the_first_row_of_an_id_is_held
                 a_batch_is_told_what_is_held
                 asking_sees_the_own_transaction
                 a_queue_is_in_the_order_of_the_log
