@@ -6,7 +6,8 @@
 //! - `membership` holds the lease of an instance and takes and gives lanes;
 //! - `tail` reads the log once for all consumers of the process, `fetch` hands rows to lanes;
 //! - `lanes` is what an instance knows of the lanes it owns;
-//! - `worker` picks lanes, `batch` handles their messages in one transaction, `suspect` those that may kill;
+//! - `worker` picks lanes, `batch` handles their messages in one transaction, `suspect` those that may kill, and `losing`
+//!   counts what loses against others;
 //! - `effect` calls the outside, without a transaction around the call;
 //! - `hold` sets messages aside, `drain` tries them again and lets keys go.
 
@@ -26,6 +27,7 @@ mod health;
 mod hold;
 mod housekeeping;
 mod lanes;
+mod losing;
 mod membership;
 mod once;
 mod outage;

@@ -41,6 +41,7 @@ macro_rules! engine_cases {
                 a_panic_is_a_failure
                 a_hanging_handler_is_a_failure
                 an_aborted_transaction_is_a_failure
+                a_conflict_that_does_not_pass_is_a_failure
                 what_cannot_be_decoded_is_dead_with_its_bytes
                 a_decoder_that_panics_is_a_failure
                 types_without_a_handler_are_dead_by_choice
