@@ -8,7 +8,8 @@
 //! - `lanes` is what an instance knows of the lanes it owns;
 //! - `worker` picks lanes, `batch` handles their messages in one transaction, `suspect` those that may kill, and `losing`
 //!   counts what loses against others;
-//! - `effect` calls the outside, without a transaction around the call;
+//! - `effect` is what calls the outside, `calls` makes the calls, without a transaction around them, and `in_flight` keeps
+//!   them going;
 //! - `hold` sets messages aside, `drain` tries them again and lets keys go.
 
 mod backoff;
@@ -26,6 +27,7 @@ mod handler;
 mod health;
 mod hold;
 mod housekeeping;
+mod in_flight;
 mod lanes;
 mod losing;
 mod membership;

@@ -149,8 +149,9 @@ async fn treat(treat: Treat, run: u32, number: i64) -> Result<(), StepError> {
         Treat::Panic => panic!("step {number} panics"),
         Treat::Hang => std::future::pending().await,
         Treat::Take(time) => {
-            // pacing: the handler's own work
-            tokio::time::sleep(time).await;
+            // pacing: the handler's own work, in two steps, so that it has to be looked at in between
+            tokio::time::sleep(time / 2).await;
+            tokio::time::sleep(time / 2).await;
             Ok(())
         }
     }
@@ -234,6 +235,11 @@ impl<'f, F: Fixture> Scene<'f, F> {
     /// A consumer of mode transaction on a store that fails when the case says so.
     pub(crate) fn troubled(&self, name: &str) -> Consumer<Troubled<F::Store>> {
         quick(Consumer::new(name).topic(STEPS).handle(Scripted(self.script.clone())))
+    }
+
+    /// The same of mode effect.
+    pub(crate) fn troubled_caller(&self, name: &str) -> Consumer<Troubled<F::Store>> {
+        quick(Consumer::new(name).topic(STEPS).effect(Calling(self.script.clone())))
     }
 
     /// A service on a store that fails when the case says so.
