@@ -2,7 +2,7 @@
 //!
 //! Read it in the order in which a message passes through:
 //!
-//! - [`Consumer`] says what is wanted; [`Eventloom`] starts it and [`Service`] stops it;
+//! - [`Consumer`] says what is wanted; [`Eventloom`] starts it and [`Service`] stops it; `tasks` keeps what runs running;
 //! - `membership` holds the lease of an instance and takes and gives lanes;
 //! - `tail` reads the log once for all consumers of the process, `fetch` hands rows to lanes;
 //! - `lanes` is what an instance knows of the lanes it owns;
@@ -36,6 +36,7 @@ mod outage;
 mod service;
 mod suspect;
 mod tail;
+mod tasks;
 mod time_limit;
 mod worker;
 

@@ -23,6 +23,8 @@ pub(crate) enum Then {
     Silence,
     /// It is answered, this much later.
     Late(Duration),
+    /// The one who calls panics.
+    Panic,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +69,7 @@ impl Around for Trouble {
         match self.of(call) {
             None => run.await,
             Some(Then::Silence) => std::future::pending().await,
+            Some(Then::Panic) => panic!("planted at {}", call.name),
             Some(Then::Late(by)) => {
                 // pacing: the store's own
                 tokio::time::sleep(by).await;

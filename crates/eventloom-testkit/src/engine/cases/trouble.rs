@@ -85,6 +85,30 @@ pub(super) async fn a_slow_store_costs_no_call_its_time<F: Fixture>(fixture: &F)
     stop(service).await
 }
 
+pub(super) async fn a_panic_ends_no_renewal<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let service = scene.start_troubled(scene.troubled("one")).await?;
+    scene.publish(&[("a", 1)]).await?;
+    scene.until_effects("one", 1).await?;
+    // The second one is made only by who has outlived the first.
+    for then in [Then::Panic, Then::Late(Duration::ZERO)] {
+        scene.trouble.next("keep", then, 1);
+        scene
+            .until(
+                "a renewal",
+                async || Ok((scene.trouble.left("keep") == 0).then_some(())),
+            )
+            .await?;
+    }
+    scene.publish(&[("a", 2)]).await?;
+    scene.until_effects("one", 2).await?;
+    let health = service.health().await;
+    let trouble = health.consumers[0].trouble.clone().unwrap_or_default().1;
+    holds("the panic is told", trouble.contains("panicked"), &trouble)?;
+    same("dead tasks", health.tasks_ended, 0)?;
+    stop(service).await
+}
+
 pub(super) async fn a_store_that_flaps_burns_no_attempts<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     // Every other transaction is lost, more often than there are attempts: first what was taken, then suspects of it.
