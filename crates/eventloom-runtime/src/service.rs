@@ -160,8 +160,12 @@ impl<S: Backend> Eventloom<S> {
         let mut names = HashSet::new();
         let mut checked = Vec::new();
         let consumers = self.consumers.len() as u32;
+        let mut asked_before = 0;
         for consumer in self.consumers {
-            let settings = check(&consumer, capacity, consumers)?;
+            let settings = check(&consumer, capacity, consumers, asked_before)?;
+            if settings.mode == Mode::Transaction {
+                asked_before += consumer.in_flight.unwrap_or(0);
+            }
             if !names.insert(settings.name.to_string()) {
                 return Err(StartError::NamedTwice { name: consumer.name });
             }
@@ -292,8 +296,13 @@ async fn register<S: Backend>(process: &Process<S>, settings: &Settings) -> Resu
     }
 }
 
-/// A consumer's settings, or why they cannot work.
-fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32) -> Result<Settings, StartError> {
+/// A consumer's settings, or why they cannot work. `asked_before`: transactions at once that other consumers ask for.
+fn check<S: Backend>(
+    consumer: &Consumer<S>,
+    capacity: Capacity,
+    consumers: u32,
+    asked_before: u32,
+) -> Result<Settings, StartError> {
     let name = ConsumerName::parse(&consumer.name)?;
     let refuse = |why: String| {
         Err(StartError::Consumer {
@@ -356,6 +365,14 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
             return refuse(format!(
                 "in_flight {asked} needs {} connections (one is kept for leases), and the pool has {}",
                 asked + 1,
+                capacity.connections_max
+            ));
+        }
+        (Mode::Transaction, Some(asked)) if asked + asked_before > usable => {
+            return refuse(format!(
+                "in_flight {asked} and the {asked_before} of consumers before it need {} connections (one is kept for \
+                 leases), and the pool has {}",
+                asked + asked_before + 1,
                 capacity.connections_max
             ));
         }

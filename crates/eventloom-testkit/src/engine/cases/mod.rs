@@ -97,6 +97,7 @@ macro_rules! engine_cases {
             limits:
                 what_cannot_work_is_refused_at_start
                 an_explicit_number_that_the_pool_cannot_carry_is_refused
+                numbers_that_the_pool_cannot_carry_together_are_refused
                 the_default_leaves_a_connection_free
                 held_limits_stop_the_lane_and_nothing_is_lost
                 a_lane_at_its_limit_stops_alone;
