@@ -44,7 +44,7 @@ impl Classify for std::convert::Infallible {}
 pub enum StoreErrorKind {
     /// No connection, or it was lost before a commit was asked for: nothing happened.
     Unreachable,
-    /// The connection was lost after COMMIT was sent: it may have happened.
+    /// The connection was lost after COMMIT was sent, or no answer came to a call that commits by itself: it may have happened.
     Indeterminate,
     /// Lost a deadlock, a serialisation failure or a busy database: run it again.
     Conflict,
@@ -107,7 +107,7 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let hint = match self.kind {
             StoreErrorKind::Unreachable => "the store is unreachable",
-            StoreErrorKind::Indeterminate => "the connection was lost during COMMIT, so it may have happened",
+            StoreErrorKind::Indeterminate => "no answer came to a commit, so it may have happened",
             StoreErrorKind::Conflict => "the transaction lost against another one and can be run again",
             StoreErrorKind::Aborted => "an earlier statement of this transaction failed",
             StoreErrorKind::Timeout => "the time limit was reached",

@@ -79,18 +79,8 @@ impl SharedCommit {
         let events = batch.iter().map(|waiting| waiting.event.clone()).collect();
         match commit(events).await {
             Ok(()) => batch.into_iter().for_each(|waiting| waiting.tell(Ok(()))),
-            Err(error) if batch.len() > 1 && blames_a_row(error.kind()) => {
-                for waiting in batch {
-                    let alone = commit(vec![waiting.event.clone()]).await;
-                    waiting.tell(alone);
-                }
-            }
-            Err(error) => {
-                let (kind, text) = (error.kind(), error.to_string());
-                for waiting in batch {
-                    waiting.tell(Err(StoreError::new(kind, "publishing", text.clone())));
-                }
-            }
+            Err(error) if batch.len() > 1 && blames_a_row(error.kind()) => commit_singly(batch, commit).await,
+            Err(error) => tell_all(batch, &error),
         }
     }
 
@@ -116,6 +106,34 @@ impl Waiting {
     fn tell(self, answer: Result<(), StoreError>) {
         // A publisher that has gone away does not want to know.
         let _ = self.answer.send(answer);
+    }
+}
+
+/// Commits each by itself, while others wait for the turn: not for those who have gone, and not beyond the first that does
+/// not reach the store.
+async fn commit_singly<F, Fut>(batch: Vec<Waiting>, commit: &F)
+where
+    F: Fn(Vec<NewEvent>) -> Fut,
+    Fut: Future<Output = Result<(), StoreError>>,
+{
+    let mut batch = batch.into_iter();
+    while let Some(waiting) = batch.next() {
+        if waiting.answer.is_canceled() {
+            continue;
+        }
+        match commit(vec![waiting.event.clone()]).await {
+            Err(error) if error.kind() == StoreErrorKind::Unreachable => {
+                return tell_all([waiting].into_iter().chain(batch), &error);
+            }
+            alone => waiting.tell(alone),
+        }
+    }
+}
+
+fn tell_all(batch: impl IntoIterator<Item = Waiting>, error: &StoreError) {
+    let (kind, text) = (error.kind(), error.to_string());
+    for waiting in batch {
+        waiting.tell(Err(StoreError::new(kind, "publishing", text.clone())));
     }
 }
 
@@ -213,7 +231,94 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_dies_after_a_bad_row_is_asked_no_more() {
+        let (shared, commits) = (SharedCommit::default(), RefCell::new(Vec::new()));
+        let publish = |key: &'static str| {
+            shared.publish(event(key), |events| {
+                let key = events[0].key().unwrap_or_default().to_owned();
+                let answer = match (events.len(), key.as_str()) {
+                    (1, "a" | "b") => Ok(()),
+                    (1, _) => Err(StoreError::new(StoreErrorKind::Unreachable, "testing", "gone")),
+                    _ => Err(StoreError::new(StoreErrorKind::Constraint, "testing", "bad row")),
+                };
+                commits.borrow_mut().push((events.len(), key));
+                flight().map(move |()| answer)
+            })
+        };
+        let answers = block_on(join_all(["a", "b", "c", "d", "e"].map(publish)));
+        assert_eq!(
+            answers.iter().map(Result::is_ok).collect::<Vec<_>>(),
+            [true, true, false, false, false]
+        );
+        for answer in &answers[2..] {
+            let unreachable = |error: &StoreError| error.kind() == StoreErrorKind::Unreachable;
+            assert!(
+                matches!(answer, Err(PublishError::Store(error)) if unreachable(error)),
+                "{answer:?}"
+            );
+        }
+        let once = |key: &str| (1, key.to_owned());
+        assert_eq!(
+            *commits.borrow(),
+            [once("a"), (4, "b".to_owned()), once("b"), once("c")],
+            "after c nobody is tried"
+        );
+    }
+
+    #[test]
+    fn who_has_gone_is_not_committed_singly() {
+        let (shared, keys) = (SharedCommit::default(), RefCell::new(Vec::new()));
+        let publish = |key: &'static str| {
+            shared.publish(event(key), |events| {
+                let answer = match events.as_slice() {
+                    [event] => {
+                        keys.borrow_mut().extend(event.key().map(str::to_owned));
+                        Ok(())
+                    }
+                    _ => Err(StoreError::new(StoreErrorKind::Constraint, "testing", "bad row")),
+                };
+                flight().map(move |()| answer)
+            })
+        };
+        block_on(async {
+            let mut first = Box::pin(publish("a"));
+            assert!(first.as_mut().now_or_never().is_none());
+            let mut second = Box::pin(publish("b"));
+            assert!(second.as_mut().now_or_never().is_none());
+            let mut third = Box::pin(publish("c"));
+            assert!(third.as_mut().now_or_never().is_none());
+            assert!(first.await.is_ok());
+            assert!(second.as_mut().now_or_never().is_none(), "it commits for both");
+            drop(third);
+            assert!(second.await.is_ok());
+        });
+        assert_eq!(*keys.borrow(), ["a", "b"]);
+    }
+
+    #[test]
     fn a_dropped_committer_leaves_the_others_informed() {
+        let shared = SharedCommit::default();
+        block_on(async {
+            let mut first = Box::pin(shared.publish(event("a"), |_| flight().map(|()| Ok(()))));
+            assert!(first.as_mut().now_or_never().is_none());
+            let never = |_| std::future::pending();
+            let mut second = Box::pin(shared.publish(event("b"), never));
+            assert!(second.as_mut().now_or_never().is_none());
+            let mut third = Box::pin(shared.publish(event("c"), |_| async { Ok(()) }));
+            assert!(third.as_mut().now_or_never().is_none());
+            assert!(first.await.is_ok());
+            assert!(second.as_mut().now_or_never().is_none(), "it commits for both");
+            drop(second);
+            let told = third.await;
+            assert!(
+                matches!(&told, Err(PublishError::Store(error)) if error.may_have_happened()),
+                "{told:?}"
+            );
+        });
+    }
+
+    #[test]
+    fn a_dropped_committer_gives_the_turn_back() {
         let shared = SharedCommit::default();
         block_on(async {
             let never = |_| std::future::pending();

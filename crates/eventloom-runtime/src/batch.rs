@@ -120,8 +120,8 @@ impl Standing {
 pub(crate) enum Trouble {
     /// This message's handler failed.
     Message { index: usize, failed: Failed },
-    /// Lost against another transaction: run it again.
-    Conflict,
+    /// Lost against another transaction: run it again. With what a handler returned, when it was one that lost.
+    Conflict(Option<Failed>),
     /// Something of these messages made the store refuse, and it is not known which.
     Somebody(StoreError),
     /// The lanes are somebody else's, or it is not known whether it committed: drop the work.
@@ -135,7 +135,7 @@ pub(crate) enum Trouble {
 impl From<StoreError> for Trouble {
     fn from(error: StoreError) -> Self {
         match error.kind() {
-            StoreErrorKind::Conflict => Trouble::Conflict,
+            StoreErrorKind::Conflict => Trouble::Conflict(None),
             StoreErrorKind::Indeterminate => Trouble::InDoubt,
             StoreErrorKind::Aborted | StoreErrorKind::Constraint | StoreErrorKind::Timeout | StoreErrorKind::Other => {
                 Trouble::Somebody(error)
@@ -442,7 +442,7 @@ async fn call<S: Backend>(
 /// when an earlier message had aborted it.
 fn blame(index: usize, failed: Failed) -> Trouble {
     match (failed.class, failed.store) {
-        (RetryClass::Transient, Some(StoreErrorKind::Conflict)) => Trouble::Conflict,
+        (RetryClass::Transient, Some(StoreErrorKind::Conflict)) => Trouble::Conflict(Some(failed)),
         (_, Some(kind @ StoreErrorKind::Aborted)) => {
             Trouble::Somebody(StoreError::new(kind, "running a handler", failed.failure.error))
         }

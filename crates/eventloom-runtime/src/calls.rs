@@ -17,6 +17,7 @@ use crate::{
     failure::Failed,
     group::{Group, count},
     hold,
+    in_flight::{Gate, beside},
     lanes::Slice,
     time_limit::{Tx, ports::*},
     worker::{Stopped, stopped},
@@ -28,7 +29,6 @@ use eventloom_core::{
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 use tokio::sync::SemaphorePermit;
@@ -74,17 +74,25 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
     }
     let mut chains = chains(&items, &stands);
     // In an outage, and when the lane is blocked, what runs is finished, and nothing more is begun.
-    let halted = AtomicBool::new(false);
+    let gate = Gate::new();
     let mut running = FuturesUnordered::new();
     for (chain, messages) in chains.iter_mut().enumerate() {
         if let Some((index, again)) = messages.pop_front() {
-            running.push(start(group, &halted, chain, index, &items[index], again));
+            running.push(start(group, &gate, chain, index, &items[index], again));
         }
     }
     let mut outage = false;
-    while let Some(first) = running.next().await {
+    let mut meanwhile = Vec::new();
+    loop {
         // Whatever else has come back meanwhile shares the commit.
-        let mut back = vec![first];
+        let mut back: Vec<Back<'_>> = std::mem::take(&mut meanwhile);
+        if back.iter().any(|back| matches!(back.called, Some(Err(_)))) {
+            gate.wait();
+        }
+        if back.is_empty() {
+            let Some(first) = running.next().await else { break };
+            back.push(first);
+        }
         while let Some(Some(more)) = running.next().now_or_never() {
             back.push(more);
         }
@@ -114,16 +122,18 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
                 Some(Err(failed)) => failures.push((chain, index, failed)),
             }
         }
+        if !failures.is_empty() {
+            gate.wait();
+        }
         if !results.is_empty() {
-            settle(group, &mut standing, &items, &lane, &results, outgoing, false)
-                .await
-                .map_err(stopped)?;
+            let settled = settle(group, &mut standing, &items, &lane, &results, outgoing, false);
+            beside(&mut running, &mut meanwhile, settled).await.map_err(stopped)?;
         }
         for (chain, index, failed) in failures {
             count(&group.counters.failures, 1);
             if group.blames_an_outage(items[index].key_or_id(), &failed) {
                 outage = true;
-                halted.store(true, Ordering::Relaxed);
+                gate.halt();
                 continue;
             }
             // Of a blocked lane the rest is left where it is.
@@ -133,23 +143,23 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             } else {
                 Vec::new()
             };
-            let held = set_aside(group, &mut standing, &items, &mut lane, index, &behind, &failed)
-                .await
-                .map_err(stopped)?;
+            let held = set_aside(group, &mut standing, &items, &mut lane, index, &behind, &failed);
+            let held = beside(&mut running, &mut meanwhile, held).await.map_err(stopped)?;
             if held && !behind.is_empty() {
                 chains[chain].clear();
             }
             if held && blocks {
-                halted.store(true, Ordering::Relaxed);
+                gate.halt();
             }
             free.push(chain);
         }
+        gate.open();
         drop(in_flight);
         for chain in free {
-            if !halted.load(Ordering::Relaxed)
+            if !gate.is_halted()
                 && let Some((index, again)) = chains[chain].pop_front()
             {
-                running.push(start(group, &halted, chain, index, &items[index], again));
+                running.push(start(group, &gate, chain, index, &items[index], again));
             }
         }
     }
@@ -322,17 +332,17 @@ type Answer = Result<Option<(String, Vec<NewEvent>)>, Failed>;
 /// Makes one call, within its deadline and the consumer's number of calls in flight.
 async fn start<'g, S: Backend>(
     group: &'g Group<S>,
-    halted: &AtomicBool,
+    gate: &Gate,
     chain: usize,
     index: usize,
     item: &Item,
     again: bool,
 ) -> Back<'g> {
     let permit = group.calls.acquire().await.ok();
-    let called = if halted.load(Ordering::Relaxed) {
-        None
-    } else {
+    let called = if gate.pass().await {
         Some(call(group, item, again).await)
+    } else {
+        None
     };
     Back {
         chain,

@@ -190,8 +190,8 @@ impl<S: Store> Consumer<S> {
         self
     }
 
-    /// How many transactions (or calls to the outside) run at once. The default adapts to the pool; an explicit number
-    /// that the pool cannot carry is refused at start.
+    /// How many transactions (or calls to the outside) run at once. The default adapts to the pool; explicit numbers
+    /// of transactions that the pool cannot carry, all consumers of the service together, are refused at start.
     #[must_use]
     pub fn in_flight(mut self, tasks: u32) -> Self {
         self.in_flight = Some(tasks);

@@ -10,6 +10,7 @@ use crate::{
     failure::Failed,
     group::{Group, count},
     hold,
+    losing::{AfterLoss, Losses},
     suspect::{self, Counted},
     time_limit::{Tx, ports::*},
     worker::{Stopped, stopped},
@@ -315,24 +316,35 @@ async fn handle_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result
     commit_mark(group, items).await.map_err(stopped)?;
     let mut rest = items;
     let mut together = items.len();
+    let mut losses = Losses::new(group.settings.lease);
     while !rest.is_empty() {
         let now = &rest[..together.min(rest.len())];
         match run_together(group, now).await {
-            Ok(done) => rest = &rest[done..],
+            Ok(done) => {
+                rest = &rest[done..];
+                losses = Losses::new(group.settings.lease);
+            }
             // What stands before it is done first, then it is looked at by itself.
             Err(Trouble::Message { index, .. }) if index > 0 => together = index,
             Err(Trouble::Message { failed, .. }) => {
                 count(&group.counters.failures, 1);
                 return failed_again(group, &now[0], failed).await;
             }
-            Err(Trouble::Conflict) => {
+            Err(Trouble::Conflict(_)) if now.len() > 1 => {
                 count(&group.counters.conflicts, 1);
                 together = 1;
-                group
-                    .process
-                    .clock
-                    .sleep(Duration::from_millis(fastrand::u64(1..50)))
-                    .await;
+                losses = Losses::new(group.settings.lease);
+            }
+            Err(Trouble::Conflict(by_handler)) => {
+                count(&group.counters.conflicts, 1);
+                match losses.lost(by_handler) {
+                    AfterLoss::Again(pause) => group.process.clock.sleep(pause).await,
+                    AfterLoss::Fails(failed) => {
+                        count(&group.counters.failures, 1);
+                        return failed_again(group, &now[0], failed).await;
+                    }
+                    AfterLoss::Later => return Err(Stopped::Later),
+                }
             }
             Err(Trouble::Somebody(_)) if now.len() > 1 => together = now.len() / 2,
             Err(Trouble::Somebody(error)) => {
@@ -475,7 +487,7 @@ async fn let_go<S: Backend>(group: &Group<S>, cursor: Cursor, key: &str) -> Resu
         };
         match attempt.await {
             Ok(found) => return Ok(found),
-            Err(Trouble::Conflict) => {
+            Err(Trouble::Conflict(_)) => {
                 group
                     .process
                     .clock

@@ -13,8 +13,11 @@ use std::{
 pub struct Health {
     /// The store answers.
     pub store_reachable: bool,
-    /// The store answers and every consumer holds a live lease: it may be given traffic.
+    /// The store answers, every consumer holds a live lease, and no task is dead: it may be given traffic.
     pub ready: bool,
+    /// Tasks of the engine that are dead although the service runs. A panic starts a task anew, so this is none unless the
+    /// runtime itself was shut down or the engine has a fault: then restart the process.
+    pub tasks_ended: usize,
     /// Its consumers.
     pub consumers: Vec<ConsumerHealth>,
 }

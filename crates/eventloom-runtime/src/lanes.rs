@@ -8,7 +8,7 @@ use eventloom_core::{
     ports::{Cursor, Move, Page, Taken, Tenure},
 };
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     sync::Arc,
     time::Instant,
 };
@@ -113,8 +113,9 @@ impl Lanes {
         self.paused = tenure.paused;
         self.dropped = tenure.dropped;
         let mut lost = Vec::new();
+        let still_owned: HashSet<Cursor> = tenure.owned.iter().copied().collect();
         self.lanes.retain(|lane, owned| {
-            let still = tenure.owned.contains(&Cursor {
+            let still = still_owned.contains(&Cursor {
                 lane: *lane,
                 epoch: owned.epoch,
             });
@@ -242,16 +243,13 @@ impl Lanes {
     /// the reading for the others.
     pub(crate) fn has_room(&self) -> bool {
         let lanes = self.lanes.len().max(1);
-        let part = |owned: &OwnedLane| {
-            (
-                owned.queue.len().min(ROWS_MAX / lanes),
-                owned.queue_bytes.min(BYTES_MAX / lanes),
-            )
-        };
+        // A part is never nothing, however many the lanes.
+        let (rows_part, bytes_part) = ((ROWS_MAX / lanes).max(1), (BYTES_MAX / lanes).max(1));
+        let part = |owned: &OwnedLane| (owned.queue.len().min(rows_part), owned.queue_bytes.min(bytes_part));
         let parts = self.lanes.values().filter(|owned| !owned.blocked).map(part);
         let (rows, bytes) = parts.fold((0, 0), |(rows, bytes), (row, byte)| (rows + row, bytes + byte));
         // Whole parts: with lanes that do not divide the limits evenly, the sum stays a little below them.
-        rows < ROWS_MAX / lanes * lanes && bytes < BYTES_MAX / lanes * lanes
+        rows < rows_part * lanes && bytes < bytes_part * lanes
     }
 
     /// Hands a page of the scan to the lanes. A lane that had not been read up to `after` is left behind: it would have a
@@ -456,8 +454,9 @@ impl Lanes {
         let more = extra.saturating_sub(leaving.len());
         leaving.extend(others.take(more).collect::<Vec<_>>());
         leaving.truncate(extra);
+        let all_leaving: HashSet<Lane> = leaving.iter().copied().collect();
         for (lane, owned) in &mut self.lanes {
-            owned.leaving = leaving.contains(lane);
+            owned.leaving = all_leaving.contains(lane);
         }
         let free: Vec<Lane> = leaving
             .into_iter()

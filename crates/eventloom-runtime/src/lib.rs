@@ -2,12 +2,14 @@
 //!
 //! Read it in the order in which a message passes through:
 //!
-//! - [`Consumer`] says what is wanted; [`Eventloom`] starts it and [`Service`] stops it;
+//! - [`Consumer`] says what is wanted; [`Eventloom`] starts it and [`Service`] stops it; `tasks` keeps what runs running;
 //! - `membership` holds the lease of an instance and takes and gives lanes;
 //! - `tail` reads the log once for all consumers of the process, `fetch` hands rows to lanes;
 //! - `lanes` is what an instance knows of the lanes it owns;
-//! - `worker` picks lanes, `batch` handles their messages in one transaction, `suspect` those that may kill;
-//! - `effect` calls the outside, without a transaction around the call;
+//! - `worker` picks lanes, `batch` handles their messages in one transaction, `suspect` those that may kill, and `losing`
+//!   counts what loses against others;
+//! - `effect` is what calls the outside, `calls` makes the calls, without a transaction around them, and `in_flight` keeps
+//!   them going;
 //! - `hold` sets messages aside, `drain` tries them again and lets keys go.
 
 mod backoff;
@@ -25,13 +27,16 @@ mod handler;
 mod health;
 mod hold;
 mod housekeeping;
+mod in_flight;
 mod lanes;
+mod losing;
 mod membership;
 mod once;
 mod outage;
 mod service;
 mod suspect;
 mod tail;
+mod tasks;
 mod time_limit;
 mod worker;
 

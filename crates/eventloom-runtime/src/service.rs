@@ -9,6 +9,7 @@ use crate::{
     housekeeping::{self, Keep},
     membership,
     tail::Tail,
+    tasks::{Tasks, restarted},
     time_limit::{Bounded, TimeLimit, ports::*},
     worker,
 };
@@ -16,9 +17,8 @@ use eventloom_core::{
     Clock, ConsumerName, NameError, OwnerId, StoreErrorKind, chain,
     ports::{Backend, Capacity, RegisterError},
 };
-use futures::FutureExt;
-use std::{collections::HashSet, future::Future, panic::AssertUnwindSafe, sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, task::JoinSet};
+use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// Calls to the outside at once, unless a consumer says otherwise.
@@ -160,8 +160,12 @@ impl<S: Backend> Eventloom<S> {
         let mut names = HashSet::new();
         let mut checked = Vec::new();
         let consumers = self.consumers.len() as u32;
+        let mut asked_before = 0;
         for consumer in self.consumers {
-            let settings = check(&consumer, capacity, consumers)?;
+            let settings = check(&consumer, capacity, consumers, asked_before)?;
+            if settings.mode == Mode::Transaction {
+                asked_before += consumer.in_flight.unwrap_or(0);
+            }
             if !names.insert(settings.name.to_string()) {
                 return Err(StartError::NamedTwice { name: consumer.name });
             }
@@ -191,13 +195,18 @@ impl<S: Backend> Eventloom<S> {
             groups.push(Arc::new(Group::new(process.clone(), settings, consumer)));
         }
         let abort = CancellationToken::new();
-        let mut tasks = JoinSet::new();
+        let mut tasks = Tasks::new(process.stopping.clone());
         for group in &groups {
             spawn_group(&mut tasks, &abort, group);
         }
+        let (pruning, pruned, keep) = (process.clone(), groups.clone(), self.keep);
+        let noted = groups.clone();
         tasks.spawn(until(
             abort.clone(),
-            housekeeping::prune(process.clone(), groups.clone(), self.keep),
+            restarted(
+                move || housekeeping::prune(pruning.clone(), pruned.clone(), keep),
+                move || noted.iter().for_each(|group| note_panic(group)),
+            ),
         ));
         Ok(Service {
             process,
@@ -208,7 +217,7 @@ impl<S: Backend> Eventloom<S> {
     }
 }
 
-fn spawn_group<S: Backend>(tasks: &mut JoinSet<()>, abort: &CancellationToken, group: &Arc<Group<S>>) {
+fn spawn_group<S: Backend>(tasks: &mut Tasks, abort: &CancellationToken, group: &Arc<Group<S>>) {
     // Membership goes on until these have ended: what still runs needs its lease.
     let working = TaskTracker::new();
     for _ in 0..group.settings.workers {
@@ -218,8 +227,10 @@ fn spawn_group<S: Backend>(tasks: &mut JoinSet<()>, abort: &CancellationToken, g
     tasks.spawn(working.track_future(until(abort.clone(), supervise(group.clone(), housekeeping::stride))));
     tasks.spawn(until(abort.clone(), supervise(group.clone(), fetch::run)));
     working.close();
-    let member = group.clone();
-    tasks.spawn(async move { membership::run(member, working.wait()).await });
+    tasks.spawn(supervise(group.clone(), move |group| {
+        let working = working.clone();
+        async move { membership::run(group, working.wait()).await }
+    }));
 }
 
 async fn until(abort: CancellationToken, task: impl Future<Output = ()>) {
@@ -231,15 +242,19 @@ async fn until(abort: CancellationToken, task: impl Future<Output = ()>) {
 
 /// A panic of the engine itself must not leave a lane busy for ever: every lane is dropped and taken anew.
 async fn supervise<S: Backend, Fut: Future<Output = ()>>(group: Arc<Group<S>>, task: impl Fn(Arc<Group<S>>) -> Fut) {
-    while AssertUnwindSafe(task(group.clone())).catch_unwind().await.is_err() {
-        group.note_trouble(
-            "a task of the engine panicked and is started again",
-            &"please report it",
-        );
+    let clear = || {
+        note_panic(&group);
         let cursors = group.lanes().cursors();
         group.forget(cursors);
-        tokio::time::sleep(REGISTER_RETRY_FIRST).await;
-    }
+    };
+    restarted(|| task(group.clone()), clear).await;
+}
+
+fn note_panic<S: Backend>(group: &Group<S>) {
+    group.note_trouble(
+        "a task of the engine panicked and is started again",
+        &"please report it",
+    );
 }
 
 /// A store that cannot be reached is waited for; whatever else is wrong stops the start.
@@ -281,8 +296,13 @@ async fn register<S: Backend>(process: &Process<S>, settings: &Settings) -> Resu
     }
 }
 
-/// A consumer's settings, or why they cannot work.
-fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32) -> Result<Settings, StartError> {
+/// A consumer's settings, or why they cannot work. `asked_before`: transactions at once that other consumers ask for.
+fn check<S: Backend>(
+    consumer: &Consumer<S>,
+    capacity: Capacity,
+    consumers: u32,
+    asked_before: u32,
+) -> Result<Settings, StartError> {
     let name = ConsumerName::parse(&consumer.name)?;
     let refuse = |why: String| {
         Err(StartError::Consumer {
@@ -348,6 +368,14 @@ fn check<S: Backend>(consumer: &Consumer<S>, capacity: Capacity, consumers: u32)
                 capacity.connections_max
             ));
         }
+        (Mode::Transaction, Some(asked)) if asked + asked_before > usable => {
+            return refuse(format!(
+                "in_flight {asked} and the {asked_before} of consumers before it need {} connections (one is kept for \
+                 leases), and the pool has {}",
+                asked + asked_before + 1,
+                capacity.connections_max
+            ));
+        }
         (Mode::Transaction, Some(asked)) => (asked, asked),
         (Mode::Transaction, None) => {
             let fair = (usable / consumers.max(1)).max(1);
@@ -385,7 +413,7 @@ pub struct Service<S: Backend> {
     process: Arc<Process<S>>,
     groups: Vec<Arc<Group<S>>>,
     abort: CancellationToken,
-    tasks: JoinSet<()>,
+    tasks: Tasks,
 }
 
 impl<S: Backend> Service<S> {
@@ -401,15 +429,13 @@ impl<S: Backend> Service<S> {
     /// Dropping the future drops the work, and leaves the lanes to the end of their lease.
     pub async fn shutdown(mut self, within: Duration) -> Result<(), ShutdownError> {
         self.process.stopping.cancel();
-        let drained = async { while self.tasks.join_next().await.is_some() {} };
-        if tokio::time::timeout(within, drained).await.is_ok() {
+        if tokio::time::timeout(within, self.tasks.join()).await.is_ok() {
             return Ok(());
         }
         let tasks = self.tasks.len();
         self.abort.cancel();
         // Lanes are still handed over, so that a successor need not wait for the lease.
-        let handed_over = async { while self.tasks.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(Duration::from_secs(6), handed_over).await;
+        let _ = tokio::time::timeout(Duration::from_secs(6), self.tasks.join()).await;
         Err(ShutdownError { tasks, within })
     }
 
@@ -426,7 +452,8 @@ impl<S: Backend> Service<S> {
         let leased = consumers.iter().all(|consumer| !consumer.lease_left.is_zero());
         Health {
             store_reachable,
-            ready: store_reachable && leased,
+            ready: store_reachable && leased && self.tasks.ended() == 0,
+            tasks_ended: self.tasks.ended(),
             consumers,
         }
     }

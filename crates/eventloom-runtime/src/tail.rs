@@ -81,7 +81,7 @@ impl<S: Log> Tail<S> {
     pub(crate) async fn idle(&self, seen: Position) -> Result<(), ReadError> {
         let before = *self.woken();
         let _turn = self.dozing.lock().await;
-        if *self.woken() != before || self.window().to > seen {
+        if *self.woken() != before || self.window().continues(seen) {
             return Ok(());
         }
         let begun = Instant::now();
@@ -109,8 +109,14 @@ impl<S: Log> Tail<S> {
 }
 
 impl Window {
+    /// Whether a read after this position can go on from the window. One that begins above it has nothing for this reader:
+    /// somebody who began at the head has put it there, beyond what can be read yet.
+    fn continues(&self, after: Position) -> bool {
+        self.filled && self.from <= after && after < self.to
+    }
+
     fn after(&self, after: Position, limits: ReadLimits) -> Option<SharedPage> {
-        if !self.filled || after < self.from || after >= self.to {
+        if !self.continues(after) {
             return None;
         }
         let begin = self.rows.partition_point(|row| row.position <= after);
@@ -172,5 +178,34 @@ impl From<Page> for SharedPage {
     fn from(mut page: Page) -> Self {
         let rows = std::mem::take(&mut page.rows).into_iter().map(Arc::new).collect();
         SharedPage { rows, page }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty_page(scanned_to: i64) -> SharedPage {
+        SharedPage::from(Page {
+            rows: Vec::new(),
+            scanned_to: Position(scanned_to),
+            horizon: Position(scanned_to),
+        })
+    }
+
+    #[test]
+    fn a_window_above_the_horizon_is_no_news_for_those_below() {
+        let mut window = Window::default();
+        assert!(!window.continues(Position(0)), "nothing was read yet");
+        // Registered at the head, 100, while a writer holds the horizon at 90.
+        window.extend(Position(100), &empty_page(90));
+        assert!(
+            !window.continues(Position(90)),
+            "it would read again and again, and find nothing"
+        );
+        window.extend(Position(100), &empty_page(120));
+        assert!(!window.continues(Position(90)));
+        assert!(window.continues(Position(100)) && window.continues(Position(119)));
+        assert!(!window.continues(Position(120)));
     }
 }

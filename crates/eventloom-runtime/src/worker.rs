@@ -11,6 +11,7 @@ use crate::{
     group::{Group, count, place},
     hold,
     lanes::{Slice, Work},
+    losing::{AfterLoss, Losses},
     suspect,
     time_limit::ports::*,
 };
@@ -33,8 +34,6 @@ const HELD_LIMIT_REST: Duration = Duration::from_secs(2);
 const IDLE_REST: Duration = Duration::from_secs(1);
 /// The same while suspects wait for their turn.
 const SUSPECT_PACE: Duration = Duration::from_millis(20);
-/// How often one message may lose against others before that is reported.
-const CONFLICTS_REPORTED: u32 = 20;
 
 /// Runs until the process stops, and what was taken by then is finished.
 pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
@@ -250,7 +249,7 @@ async fn see_items_through<S: Backend>(
                     });
                     steps.push(Step::Together(range.start..at));
                 }
-                Err(Trouble::Conflict) => {
+                Err(Trouble::Conflict(_)) => {
                     count(&group.counters.conflicts, 1);
                     group.batch.lost_a_conflict();
                     steps.extend(range.rev().map(Step::Alone));
@@ -296,8 +295,8 @@ async fn see_items_through<S: Backend>(
     Ok(())
 }
 
-/// Handles one message in a transaction of its own, as often as it loses against others: that burns no attempt. Returns
-/// its failure, rolled back.
+/// Handles one message in a transaction of its own, again when it loses against others: that burns no attempt until it has
+/// lost too often. Returns its failure, rolled back.
 pub(crate) async fn alone<S: Backend>(
     group: &Group<S>,
     standing: &mut Standing,
@@ -307,7 +306,7 @@ pub(crate) async fn alone<S: Backend>(
     if group.settings.mode == Mode::Effect {
         return calls::alone(group, standing, item, suspect).await;
     }
-    let mut conflicts = 0u32;
+    let mut losses = Losses::new(group.settings.lease);
     loop {
         match batch::run(group, standing, std::slice::from_ref(item), suspect).await {
             Ok(_) => {
@@ -323,14 +322,16 @@ pub(crate) async fn alone<S: Backend>(
                 let what = "the handler returned, and then the store refused its transaction";
                 return Ok(Some(Failed::transient(format!("{what}: {error}"))));
             }
-            Err(Trouble::Conflict) => {
+            Err(Trouble::Conflict(by_handler)) => {
                 count(&group.counters.conflicts, 1);
-                conflicts += 1;
-                if conflicts.is_multiple_of(CONFLICTS_REPORTED) {
-                    tracing::warn!(consumer = %group.name(), id = item.id(), conflicts, "a message keeps losing against other transactions");
+                match losses.lost(by_handler) {
+                    AfterLoss::Again(pause) => group.process.clock.sleep(pause).await,
+                    AfterLoss::Fails(failed) => {
+                        count(&group.counters.failures, 1);
+                        return Ok(Some(failed));
+                    }
+                    AfterLoss::Later => return Err(Stopped::Later),
                 }
-                let ceiling = Duration::from_millis(1 << conflicts.min(8));
-                group.process.clock.sleep(ceiling.mul_f64(fastrand::f64())).await;
             }
             Err(trouble) => return Err(stopped(trouble)),
         }
@@ -358,6 +359,6 @@ pub(crate) fn stopped(trouble: Trouble) -> Stopped {
         Trouble::HeldLimit => Stopped::HeldLimit,
         Trouble::Store(error) | Trouble::Somebody(error) => Stopped::Store(error),
         // A conflict where nothing but our own rows is touched: the work is dropped and begun anew.
-        Trouble::Conflict | Trouble::Message { .. } => Stopped::InDoubt,
+        Trouble::Conflict(_) | Trouble::Message { .. } => Stopped::InDoubt,
     }
 }

@@ -41,14 +41,38 @@ impl Call {
         }
     }
 
-    /// What an error of it must say when it was sent and no answer came: after a COMMIT it may have happened.
+    /// What an error of it must say when it was sent and no answer came: after a COMMIT it may have happened, and so it may
+    /// after a call that commits by itself.
     pub fn kind_unanswered(&self) -> StoreErrorKind {
-        match self.name {
-            "commit" => StoreErrorKind::Indeterminate,
-            _ => StoreErrorKind::Unreachable,
+        if COMMITTING.contains(&self.name) {
+            StoreErrorKind::Indeterminate
+        } else {
+            StoreErrorKind::Unreachable
         }
     }
 }
+
+/// Calls that commit: the transaction's own, and those that write outside of a caller's transaction. All others read, or
+/// write in a transaction that is rolled back when they fail.
+const COMMITTING: [&str; 13] = [
+    "commit",
+    // What publishes, once more under a new id when it is done again.
+    "publish_alone",
+    "prune",
+    // Leases.
+    "register",
+    "keep",
+    "release",
+    // The inbox.
+    "forget_handled",
+    "forget_once",
+    // What operators ask for.
+    "redrive",
+    "delete_letters",
+    "pause",
+    "drop_reader",
+    "reset",
+];
 
 /// What is put around calls.
 ///
@@ -370,5 +394,65 @@ impl<S: Readers, A: Around> Readers for Surrounded<S, A> {
         reset(
             reader: &ConsumerName, to: Start, forget_handled: bool, now: Option<OffsetDateTime>
         ) -> Option<Position>, RegisterError;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names of methods of ports, from the list above, that have no caller's connection to write on.
+    fn on_no_connection() -> Vec<&'static str> {
+        let calls = include_str!("around.rs")
+            .split("#[cfg(test)]")
+            .next()
+            .unwrap_or_default();
+        let (_, calls) = calls.split_once("impl<S: Store, A: Around> Store").unwrap_or_default();
+        let mut names = Vec::new();
+        for call in calls.split(';') {
+            let call = call.rsplit("methods! {").next().unwrap_or_default();
+            let declared = call.contains(" -> ") && !call.contains("connection: &mut");
+            let name = call.split('(').next().unwrap_or_default();
+            let name = name.split_whitespace().last().unwrap_or_default();
+            if declared && !call.contains("fn ") {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    #[test]
+    fn what_commits_by_itself_is_in_doubt_without_an_answer() {
+        let reads = [
+            "ping",
+            "read_after",
+            "read_lane",
+            "horizon",
+            "log_status",
+            "position_at",
+            "result_of",
+            "due",
+            "queue_of",
+            "held_message",
+            "lane_holds",
+            "keys_of_lane",
+            "letters",
+            "letter",
+            "readers",
+        ];
+        let names = on_no_connection();
+        assert!(names.len() > 20, "{names:?}");
+        for name in names {
+            let wanted = match reads.contains(&name) {
+                true => StoreErrorKind::Unreachable,
+                // A new one belongs either here or there.
+                false => StoreErrorKind::Indeterminate,
+            };
+            assert_eq!(Call::new(name).kind_unanswered(), wanted, "{name}");
+        }
+        for name in ["begin", "rollback", "append", "advance", "claim", "put"] {
+            assert_eq!(Call::new(name).kind_unanswered(), StoreErrorKind::Unreachable, "{name}");
+        }
+        assert_eq!(Call::new("commit").kind_unanswered(), StoreErrorKind::Indeterminate);
     }
 }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use eventloom_core::{Envelope, OffsetDateTime};
+use eventloom_core::{Envelope, LaneCount, OffsetDateTime};
 
 fn cursor(lane: i16) -> Cursor {
     Cursor {
@@ -118,4 +118,24 @@ fn no_suspect_starves_beside_lanes_that_are_always_ready() {
         }
         assert_eq!(seen.into_iter().collect::<Vec<_>>(), suspects, "{workers} workers");
     }
+}
+
+#[test]
+fn any_number_of_lanes_is_read() {
+    let count = LaneCount::MAX as i16;
+    let mut lanes = owning(count, &[]);
+    assert!(lanes.has_room(), "nothing waits yet");
+    let row_of = |lane| {
+        Arc::new(Recorded {
+            position: Position(1),
+            lane: Lane(lane),
+            envelope: Envelope::new("1", "steps", "step", OffsetDateTime::UNIX_EPOCH),
+        })
+    };
+    for lane in 1..count {
+        lanes.get_mut(cursor(lane)).unwrap().push(row_of(lane));
+    }
+    assert!(lanes.has_room(), "one lane has no row");
+    lanes.get_mut(cursor(0)).unwrap().push(row_of(0));
+    assert!(!lanes.has_room(), "each has a row");
 }

@@ -3,7 +3,8 @@
 use super::trouble::{Trouble, Troubled};
 use crate::store::{Failed, Fixture};
 use eventloom_core::{
-    Classify, ConsumerName, Event, NewEvent, OwnerId, Payload, Position, RetryClass, Topic, Uuid,
+    Classify, ConsumerName, Event, NewEvent, OwnerId, Payload, Position, RetryClass, StoreError, StoreErrorKind, Topic,
+    Uuid,
     ports::{
         Backend, DeadLetter, DeadLetters, LetterFilter, Log, Outbox, ReadLimits, ReaderStatus, Readers, Scope, Store,
         Transaction as _,
@@ -67,6 +68,8 @@ pub(crate) enum Treat {
     FailTimes(u32),
     FailAlways,
     FailForGood,
+    /// Loses against another transaction, for ever.
+    Conflict,
     Panic,
     /// Never ends.
     Hang,
@@ -78,7 +81,7 @@ pub(crate) enum Treat {
 
 #[derive(Debug, thiserror::Error)]
 #[error("step {0} was refused")]
-pub(crate) struct StepError(i64, RetryClass);
+pub(crate) struct StepError(i64, RetryClass, #[source] Option<StoreError>);
 
 impl Classify for StepError {
     fn retry_class(&self) -> RetryClass {
@@ -137,13 +140,18 @@ async fn treat(treat: Treat, run: u32, number: i64) -> Result<(), StepError> {
     match treat {
         Treat::Succeed | Treat::AbortTransaction => Ok(()),
         Treat::FailTimes(times) if run > times => Ok(()),
-        Treat::FailTimes(_) | Treat::FailAlways => Err(StepError(number, RetryClass::Transient)),
-        Treat::FailForGood => Err(StepError(number, RetryClass::Permanent)),
+        Treat::FailTimes(_) | Treat::FailAlways => Err(StepError(number, RetryClass::Transient, None)),
+        Treat::FailForGood => Err(StepError(number, RetryClass::Permanent, None)),
+        Treat::Conflict => {
+            let locked = StoreError::new(StoreErrorKind::Conflict, "locking a row", "somebody else has it");
+            Err(StepError(number, RetryClass::Transient, Some(locked)))
+        }
         Treat::Panic => panic!("step {number} panics"),
         Treat::Hang => std::future::pending().await,
         Treat::Take(time) => {
-            // pacing: the handler's own work
-            tokio::time::sleep(time).await;
+            // pacing: the handler's own work, in two steps, so that it has to be looked at in between
+            tokio::time::sleep(time / 2).await;
+            tokio::time::sleep(time / 2).await;
             Ok(())
         }
     }
@@ -165,7 +173,7 @@ impl<S: Backend> Handle<S> for Scripted {
         }
         cx.publish(EFFECTS, &Effect::of(cx.consumer(), &step))
             .await
-            .map_err(|_| StepError(step.number, RetryClass::Permanent))?;
+            .map_err(|_| StepError(step.number, RetryClass::Permanent, None))?;
         treat(how, run, step.number).await?;
         Ok(step.number)
     }
@@ -183,7 +191,7 @@ impl EffectHandle for Calling {
         locked(&self.0.keys).push(cx.idempotency_key().to_owned());
         cx.publish(EFFECTS, &Effect::of(cx.consumer(), &step))
             .await
-            .map_err(|_| StepError(step.number, RetryClass::Permanent))?;
+            .map_err(|_| StepError(step.number, RetryClass::Permanent, None))?;
         treat(how, run, step.number).await?;
         Ok(step.number)
     }
@@ -227,6 +235,11 @@ impl<'f, F: Fixture> Scene<'f, F> {
     /// A consumer of mode transaction on a store that fails when the case says so.
     pub(crate) fn troubled(&self, name: &str) -> Consumer<Troubled<F::Store>> {
         quick(Consumer::new(name).topic(STEPS).handle(Scripted(self.script.clone())))
+    }
+
+    /// The same of mode effect.
+    pub(crate) fn troubled_caller(&self, name: &str) -> Consumer<Troubled<F::Store>> {
+        quick(Consumer::new(name).topic(STEPS).effect(Calling(self.script.clone())))
     }
 
     /// A service on a store that fails when the case says so.

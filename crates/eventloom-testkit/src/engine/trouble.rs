@@ -8,6 +8,7 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 /// A store with trouble around its calls.
@@ -20,6 +21,10 @@ pub(crate) enum Then {
     Fail,
     /// It is not answered, ever.
     Silence,
+    /// It is answered, this much later.
+    Late(Duration),
+    /// The one who calls panics.
+    Panic,
 }
 
 #[derive(Debug, Default)]
@@ -64,6 +69,12 @@ impl Around for Trouble {
         match self.of(call) {
             None => run.await,
             Some(Then::Silence) => std::future::pending().await,
+            Some(Then::Panic) => panic!("planted at {}", call.name),
+            Some(Then::Late(by)) => {
+                // pacing: the store's own
+                tokio::time::sleep(by).await;
+                run.await
+            }
             Some(Then::Fail) => {
                 let lost = format!("the connection was lost at {}", call.name);
                 Err(StoreError::new(StoreErrorKind::Unreachable, "testing", lost).into())

@@ -211,6 +211,28 @@ fn payload(key: &str, number: i64) -> Option<Payload> {
     Some(Payload::Json(format!(r#"{{"key":"{key}","number":{number}}}"#)))
 }
 
+pub(super) async fn a_conflict_that_does_not_pass_is_a_failure<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    scene.script.set("a", 1, Treat::Conflict);
+    scene.publish(&[("a", 1), ("a", 2), ("b", 1), ("c", 1)]).await?;
+    // Held once, and it loses again where held messages are tried.
+    let service = scene.start(scene.consumer("one").attempts(2)).await?;
+    scene.until_effects("one", 2).await?;
+    let letters = until_dead(&scene, "one", 1).await?;
+    same("attempts", letters[0].attempts, 2)?;
+    let error = letters[0].error.clone().unwrap_or_default();
+    holds(
+        "the losses are counted",
+        error.contains("lost against other transactions"),
+        error,
+    )?;
+    same("the key waits", scene.effects_of("one", "a").await?.len(), 0)?;
+    same("the others flow", scene.effects("one").await?.len(), 2)?;
+    let health = service.health().await.consumers.remove(0);
+    holds("conflicts", health.conflicts > 2 && health.failures == 2, &health)?;
+    stop(service).await
+}
+
 pub(super) async fn what_cannot_be_decoded_is_dead_with_its_bytes<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     let bytes = Payload::Binary(vec![0, 159, 146, 150]);

@@ -8,7 +8,7 @@ use eventloom_core::{
     LaneCount,
     ports::{DeadLetters, Redrive, Store},
 };
-use eventloom_runtime::{Backoff, Consumer};
+use eventloom_runtime::{Backoff, Consumer, Eventloom};
 use std::time::Duration;
 
 async fn refusal<F: Fixture>(scene: &Scene<'_, F>, consumer: Consumer<F::Store>) -> Result<String, Failed> {
@@ -72,6 +72,29 @@ pub(super) async fn an_explicit_number_that_the_pool_cannot_carry_is_refused<F: 
     let numbers = format!("in_flight {asked} needs {} connections", asked + 1);
     holds(
         "both numbers are named",
+        refusal.contains(&numbers) && refusal.contains(&format!("the pool has {pool}")),
+        refusal,
+    )
+}
+
+pub(super) async fn numbers_that_the_pool_cannot_carry_together_are_refused<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let pool = scene.store.capacity().connections_max;
+    let usable = pool.saturating_sub(1).max(1);
+    let store = scene.fixture.again(&scene.store).await;
+    let both = Eventloom::new(store)
+        .consumer(scene.consumer("one").in_flight(usable))
+        .consumer(scene.consumer("two").in_flight(1));
+    let refusal = match both.start().await {
+        Ok(_) => return Err(Failed::new("it was started")),
+        Err(refusal) => refusal.to_string(),
+    };
+    let numbers = format!(
+        "in_flight 1 and the {usable} of consumers before it need {} connections",
+        usable + 2
+    );
+    holds(
+        "the numbers are named",
         refusal.contains(&numbers) && refusal.contains(&format!("the pool has {pool}")),
         refusal,
     )

@@ -41,6 +41,7 @@ macro_rules! engine_cases {
                 a_panic_is_a_failure
                 a_hanging_handler_is_a_failure
                 an_aborted_transaction_is_a_failure
+                a_conflict_that_does_not_pass_is_a_failure
                 what_cannot_be_decoded_is_dead_with_its_bytes
                 a_decoder_that_panics_is_a_failure
                 types_without_a_handler_are_dead_by_choice
@@ -89,11 +90,14 @@ macro_rules! engine_cases {
                 a_silent_look_at_the_log_is_given_up
                 a_silent_transaction_is_given_up
                 a_silent_look_at_what_is_held_is_given_up
+                a_slow_store_costs_no_call_its_time
+                a_panic_ends_no_renewal
                 a_store_that_flaps_burns_no_attempts
                 a_store_that_flaps_burns_no_attempts_of_what_is_held;
             limits:
                 what_cannot_work_is_refused_at_start
                 an_explicit_number_that_the_pool_cannot_carry_is_refused
+                numbers_that_the_pool_cannot_carry_together_are_refused
                 the_default_leaves_a_connection_free
                 held_limits_stop_the_lane_and_nothing_is_lost
                 a_lane_at_its_limit_stops_alone;

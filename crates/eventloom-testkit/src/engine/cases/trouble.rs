@@ -7,6 +7,7 @@ use crate::{
     },
     store::{Fixture, Outcome, holds, same},
 };
+use eventloom_core::ports::Store as _;
 use std::time::Duration;
 
 /// Leases so short that calls are given up soon.
@@ -62,6 +63,49 @@ pub(super) async fn a_silent_look_at_what_is_held_is_given_up<F: Fixture>(fixtur
             .until(name, async || Ok((scene.trouble.left(name) == 0).then_some(())))
             .await?;
     }
+    stop(service).await
+}
+
+pub(super) async fn a_slow_store_costs_no_call_its_time<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    // In one lane: the result of `a` takes longer to store than the call of the other may take.
+    let lanes = scene.store.lanes();
+    let beside = |key: &String| lanes.lane_of(key) == lanes.lane_of("a");
+    let other: Vec<String> = (0..).map(|key| format!("k{key}")).filter(beside).take(1).collect();
+    scene.script.set(&other[0], 1, Treat::Take(Duration::from_millis(400)));
+    scene
+        .trouble
+        .next("finish_effects", Then::Late(Duration::from_millis(1200)), 1);
+    scene.publish(&[("a", 1), (&other[0], 1)]).await?;
+    let service = scene.start_troubled(scene.troubled_caller("one")).await?;
+    scene.until_effects("one", 2).await?;
+    same("calls", scene.script.runs(&other[0], 1), 1)?;
+    let health = service.health().await.consumers.remove(0);
+    same("failures", health.failures, 0)?;
+    stop(service).await
+}
+
+pub(super) async fn a_panic_ends_no_renewal<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let service = scene.start_troubled(scene.troubled("one")).await?;
+    scene.publish(&[("a", 1)]).await?;
+    scene.until_effects("one", 1).await?;
+    // The second one is made only by who has outlived the first.
+    for then in [Then::Panic, Then::Late(Duration::ZERO)] {
+        scene.trouble.next("keep", then, 1);
+        scene
+            .until(
+                "a renewal",
+                async || Ok((scene.trouble.left("keep") == 0).then_some(())),
+            )
+            .await?;
+    }
+    scene.publish(&[("a", 2)]).await?;
+    scene.until_effects("one", 2).await?;
+    let health = service.health().await;
+    let trouble = health.consumers[0].trouble.clone().unwrap_or_default().1;
+    holds("the panic is told", trouble.contains("panicked"), &trouble)?;
+    same("dead tasks", health.tasks_ended, 0)?;
     stop(service).await
 }
 
