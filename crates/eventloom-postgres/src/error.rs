@@ -63,7 +63,8 @@ fn kind_of_state(state: &str) -> Kind {
     match state {
         "40P01" | "40001" | "55P03" => Kind::Conflict,
         "40003" => Kind::Indeterminate,
-        "25P02" => Kind::Aborted,
+        // 25P01, 3B001: there is no transaction, or no savepoint; its user has ended the transaction.
+        "25P02" | "25P01" | "3B001" => Kind::Aborted,
         // Statement, idle-in-transaction, idle-session and (from 17) transaction timeouts.
         "57014" | "25P03" | "57P05" | "25P04" => Kind::Timeout,
         // 53300: too many connections, which is not a disk.
@@ -113,6 +114,8 @@ mod tests {
             ("40001", Kind::Conflict),
             ("55P03", Kind::Conflict),
             ("25P02", Kind::Aborted),
+            ("25P01", Kind::Aborted),
+            ("3B001", Kind::Aborted),
             ("57014", Kind::Timeout),
             ("25P03", Kind::Timeout),
             ("57P05", Kind::Timeout),

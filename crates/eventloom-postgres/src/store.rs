@@ -3,7 +3,7 @@
 use crate::{
     error,
     renewals::{Renewal, Renewals},
-    transaction::PostgresTransaction,
+    transaction::{self, PostgresTransaction},
     wake::Wake,
 };
 use eventloom_core::{
@@ -403,7 +403,8 @@ fn begin_statement(label: &str, limit: Duration, lock_timeout: Option<Duration>,
     let limit_ms = limit.as_millis().clamp(1, i32::MAX as u128 / 10);
     let mut statement = format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {limit_ms}; \
-         SET LOCAL idle_in_transaction_session_timeout = {limit_ms}"
+         SET LOCAL idle_in_transaction_session_timeout = {limit_ms}; {}",
+        transaction::SAY_OPEN
     );
     if !label.is_empty() {
         statement += &format!("; SET LOCAL application_name = '{label}'");
