@@ -151,6 +151,7 @@ macro_rules! store_cases {
                 only_finished_calls_are_forgotten;
             once:
                 work_is_done_once
+                keys_are_no_ids_of_a_consumer
                 keys_are_forgotten_after_their_window
                 another_request_under_the_key_is_a_mismatch
                 scopes_are_apart
