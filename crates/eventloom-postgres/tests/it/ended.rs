@@ -36,9 +36,12 @@ const ENDINGS: [Ending; 4] = [
 
 async fn end(connection: &mut PgConnection, ending: Ending) -> Result<()> {
     match ending {
+        // One that is answered at once is an ordinary one, and undone alone.
         Ending::NestedBeginDropped => {
-            let polled = pin!(connection.begin()).poll(&mut Context::from_waker(Waker::noop()));
-            assert!(polled.is_pending(), "it was answered before it could be dropped");
+            while {
+                let polled = pin!(connection.begin()).poll(&mut Context::from_waker(Waker::noop()));
+                polled.is_ready()
+            } {}
         }
         Ending::Rollback => run(connection, "ROLLBACK").await?,
         Ending::RollbackAndBegin => {

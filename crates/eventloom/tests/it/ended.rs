@@ -49,9 +49,12 @@ async fn book(placed: Placed, cx: &mut Context<'_>) -> Result<(), Failure> {
         .await?;
     match placed.ending {
         Ending::None => {}
+        // One that is answered at once is an ordinary one, and undone alone.
         Ending::NestedBeginDropped => {
-            let polled = pin!(connection.begin()).poll(&mut task::Context::from_waker(Waker::noop()));
-            assert!(polled.is_pending(), "it was answered before it could be dropped");
+            while {
+                let polled = pin!(connection.begin()).poll(&mut task::Context::from_waker(Waker::noop()));
+                polled.is_ready()
+            } {}
         }
         Ending::Rollback => {
             sqlx::query("ROLLBACK").execute(connection).await?;
