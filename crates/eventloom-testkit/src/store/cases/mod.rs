@@ -232,6 +232,7 @@ macro_rules! store_cases {
                 nothing_goes_above_the_slowest_lane
                 nothing_goes_above_the_slowest_reader
                 young_rows_are_kept
+                with_nothing_to_keep_no_time_counts
                 it_goes_in_bounded_steps
                 a_full_step_that_ends_it_is_the_last
                 who_found_nothing_is_out_of_the_way
