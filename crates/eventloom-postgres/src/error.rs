@@ -12,6 +12,14 @@ pub(crate) fn while_doing(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreE
     move |error| StoreError::new(kind(&error), doing, error)
 }
 
+/// The same where a row that is not there was removed by somebody else meanwhile.
+pub(crate) fn or_removed(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
+    move |error| match error {
+        sqlx::Error::RowNotFound => StoreError::new(Kind::Conflict, doing, error),
+        _ => while_doing(doing)(error),
+    }
+}
+
 /// The same for COMMIT itself.
 ///
 /// Whoever loses the connection now cannot know. That includes "terminating connection": the server may send it after
@@ -36,8 +44,6 @@ pub(crate) fn kind(error: &sqlx::Error) -> Kind {
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed => Kind::Unreachable,
-        // What this row belonged to was removed by somebody else meanwhile.
-        sqlx::Error::RowNotFound => Kind::Conflict,
         _ => Kind::Other,
     }
 }
@@ -145,6 +151,12 @@ mod tests {
         );
         assert_eq!(kind_in_chain(&Outer(sqlx::Error::RowNotFound)), None);
         assert_eq!(kind_in_chain(&std::fmt::Error), None);
+        assert_eq!(
+            while_doing("testing")(sqlx::Error::RowNotFound).kind(),
+            Kind::Other,
+            "a log without its row is not to be asked again"
+        );
+        assert_eq!(or_removed("testing")(sqlx::Error::RowNotFound).kind(), Kind::Conflict);
         let lost = while_committing(sqlx::Error::PoolClosed);
         assert!(lost.may_have_happened());
     }
