@@ -12,6 +12,14 @@ pub(crate) fn while_doing(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreE
     move |error| StoreError::new(kind(&error), doing, error)
 }
 
+/// The same where a row that is not there was removed by somebody else meanwhile.
+pub(crate) fn or_removed(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
+    move |error| match error {
+        sqlx::Error::RowNotFound => StoreError::new(Kind::Conflict, doing, error),
+        _ => while_doing(doing)(error),
+    }
+}
+
 /// The same for COMMIT itself.
 ///
 /// Whoever loses the connection now cannot know. That includes "terminating connection": the server may send it after
@@ -36,8 +44,6 @@ pub(crate) fn kind(error: &sqlx::Error) -> Kind {
         | sqlx::Error::PoolClosed
         | sqlx::Error::WorkerCrashed
         | sqlx::Error::BeginFailed => Kind::Unreachable,
-        // What this row belonged to was removed by somebody else meanwhile.
-        sqlx::Error::RowNotFound => Kind::Conflict,
         _ => Kind::Other,
     }
 }
@@ -63,7 +69,8 @@ fn kind_of_state(state: &str) -> Kind {
     match state {
         "40P01" | "40001" | "55P03" => Kind::Conflict,
         "40003" => Kind::Indeterminate,
-        "25P02" => Kind::Aborted,
+        // 25P01, 3B001: there is no transaction, or no savepoint; its user has ended the transaction.
+        "25P02" | "25P01" | "3B001" => Kind::Aborted,
         // Statement, idle-in-transaction, idle-session and (from 17) transaction timeouts.
         "57014" | "25P03" | "57P05" | "25P04" => Kind::Timeout,
         // 53300: too many connections, which is not a disk.
@@ -113,6 +120,8 @@ mod tests {
             ("40001", Kind::Conflict),
             ("55P03", Kind::Conflict),
             ("25P02", Kind::Aborted),
+            ("25P01", Kind::Aborted),
+            ("3B001", Kind::Aborted),
             ("57014", Kind::Timeout),
             ("25P03", Kind::Timeout),
             ("57P05", Kind::Timeout),
@@ -142,6 +151,12 @@ mod tests {
         );
         assert_eq!(kind_in_chain(&Outer(sqlx::Error::RowNotFound)), None);
         assert_eq!(kind_in_chain(&std::fmt::Error), None);
+        assert_eq!(
+            while_doing("testing")(sqlx::Error::RowNotFound).kind(),
+            Kind::Other,
+            "a log without its row is not to be asked again"
+        );
+        assert_eq!(or_removed("testing")(sqlx::Error::RowNotFound).kind(), Kind::Conflict);
         let lost = while_committing(sqlx::Error::PoolClosed);
         assert!(lost.may_have_happened());
     }

@@ -4,7 +4,12 @@
 //! when it heads its key's queue or stands alone, and whoever removes or revives a head looks at the next one under the
 //! lock of the key's row.
 
-use crate::{error::while_doing, prune::micros, rows, store::Postgres};
+use crate::{
+    error::{or_removed, while_doing},
+    prune::micros,
+    rows,
+    store::Postgres,
+};
 use eventloom_core::{
     ConsumerName, Epoch, Lane, OffsetDateTime, OwnerId, StoreError, faults,
     ports::{Attempted, Due, Failure, Held, HeldMessage, HeldNow, HeldState, LetGo, NewHeld, Store as _},
@@ -316,7 +321,7 @@ impl Held for Postgres {
         id: &str,
     ) -> Result<u32, StoreError> {
         let query = self.query(COUNT_HELD_ATTEMPT).bind(consumer.as_str()).bind(id);
-        counted(query.fetch_one(connection).await).map_err(while_doing("counting an attempt of a held message"))
+        counted(query.fetch_one(connection).await).map_err(or_removed("counting an attempt of a held message"))
     }
 
     async fn uncount_held_attempt(

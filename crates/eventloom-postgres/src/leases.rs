@@ -4,6 +4,7 @@ use crate::{
     error::while_doing,
     prune::micros,
     store::{Postgres, label},
+    transaction,
 };
 use eventloom_core::{
     ConsumerName, Epoch, Lane, OffsetDateTime, OwnerId, Position, StoreError, faults,
@@ -102,24 +103,29 @@ SELECT pg_terminate_backend(pid, 200) FROM pg_catalog.pg_stat_activity
 /// Longer than what it waits for each of a few.
 const TERMINATE_LIMIT: Duration = Duration::from_secs(5);
 
+/// Moves nothing outside of the transaction that `begin` began: whatever ended that one has undone what the cursors are
+/// to move for. The same in the two below.
 const ADVANCE: &str = "
 WITH moves AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
                          m (lane, epoch, come_from, go_to, batch_end)),
      locked AS (SELECT c.lane FROM eventloom.cursors c JOIN moves m USING (lane)
-                 WHERE c.reader = $1 AND c.epoch = m.epoch AND c.position = m.come_from ORDER BY c.lane FOR UPDATE OF c)
+                 WHERE c.reader = $1 AND c.epoch = m.epoch AND c.position = m.come_from
+                   AND current_setting('eventloom.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
 UPDATE eventloom.cursors c SET position = m.go_to, batch_end = greatest(c.batch_end, m.batch_end)
   FROM moves m JOIN locked l USING (lane)
  WHERE c.reader = $1 AND c.lane = m.lane AND c.epoch = m.epoch AND c.position = m.come_from";
 const MARK: &str = "
 WITH marks AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) m (lane, epoch, batch_end)),
      locked AS (SELECT c.lane FROM eventloom.cursors c JOIN marks m USING (lane)
-                 WHERE c.reader = $1 AND c.epoch = m.epoch ORDER BY c.lane FOR UPDATE OF c)
+                 WHERE c.reader = $1 AND c.epoch = m.epoch
+                   AND current_setting('eventloom.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
 UPDATE eventloom.cursors c SET batch_end = greatest(c.batch_end, m.batch_end)
   FROM marks m JOIN locked l USING (lane)
  WHERE c.reader = $1 AND c.lane = m.lane AND c.epoch = m.epoch";
 const FENCE: &str = "
 SELECT c.lane FROM eventloom.cursors c JOIN unnest($2::smallint[], $3::bigint[]) m (lane, epoch) USING (lane)
- WHERE c.reader = $1 AND c.epoch = m.epoch ORDER BY c.lane FOR UPDATE OF c";
+ WHERE c.reader = $1 AND c.epoch = m.epoch AND current_setting('eventloom.transaction', true) = 'open'
+ ORDER BY c.lane FOR UPDATE OF c";
 
 /// The planted defect: cursors move whoever owns them.
 const ADVANCE_UNFENCED: &str = "
@@ -257,10 +263,10 @@ impl Leases for Postgres {
                 .collect::<Vec<_>>(),
         );
         let moved = query
-            .execute(connection)
+            .execute(&mut *connection)
             .await
             .map_err(while_doing("advancing cursors"))?;
-        all_or_fenced(moved.rows_affected(), moves.len())
+        all_or_fenced(connection, moved.rows_affected(), moves.len()).await
     }
 
     async fn mark(
@@ -278,10 +284,10 @@ impl Leases for Postgres {
             .bind(epochs)
             .bind(ends);
         let marked = query
-            .execute(connection)
+            .execute(&mut *connection)
             .await
             .map_err(while_doing("recording the end of a batch"))?;
-        all_or_fenced(marked.rows_affected(), marks.len())
+        all_or_fenced(connection, marked.rows_affected(), marks.len()).await
     }
 
     async fn fence(
@@ -293,18 +299,20 @@ impl Leases for Postgres {
         let (lanes, epochs) = arrays(cursors);
         let query = self.query(FENCE).bind(reader.as_str()).bind(lanes).bind(epochs);
         let locked = query
-            .execute(connection)
+            .execute(&mut *connection)
             .await
             .map_err(while_doing("locking cursors"))?;
-        all_or_fenced(locked.rows_affected(), cursors.len())
+        all_or_fenced(connection, locked.rows_affected(), cursors.len()).await
     }
 }
 
-fn all_or_fenced(rows: u64, expected: usize) -> Result<(), FenceError> {
-    match rows == expected as u64 || faults::defect("no_epoch_check") {
-        true => Ok(()),
-        false => Err(FenceError::Fenced),
+async fn all_or_fenced(connection: &mut PgConnection, rows: u64, expected: usize) -> Result<(), FenceError> {
+    if rows == expected as u64 || faults::defect("no_epoch_check") {
+        return Ok(());
     }
+    // Nothing was found, for one of two reasons.
+    transaction::must_be_open(connection, "moving cursors").await?;
+    Err(FenceError::Fenced)
 }
 
 fn arrays<'a>(cursors: impl IntoIterator<Item = &'a Cursor>) -> (Vec<i16>, Vec<i64>) {

@@ -1,4 +1,6 @@
 //! Work that must happen once, in the caller's transaction: an HTTP request with an Idempotency-Key.
+//!
+//! Its rows are in the inbox under `once:<scope>`, which no consumer can be called.
 
 use crate::{prune::micros, store::Tables};
 use eventloom_core::{ConsumerName, OffsetDateTime, ports::OnceClaim};
@@ -10,9 +12,9 @@ use std::time::Duration;
 /// alike are told "in progress" now and then, and nothing worse.
 const LOCK: &str = "SELECT pg_try_advisory_xact_lock(hashtext('eventloom.inbox ' || $1), hashtext($2))";
 /// Later than the lock, hence with a snapshot in which the former holder has ended.
-const LOOK: &str = "SELECT request, result FROM eventloom.inbox WHERE consumer = $1 AND id = $2";
+const LOOK: &str = "SELECT request, result FROM eventloom.inbox WHERE consumer = 'once:' || $1 AND id = $2";
 const CLAIM: &str = "
-INSERT INTO eventloom.inbox (consumer, id, handled_at, request) VALUES ($1, $2, clock_timestamp(), $3)
+INSERT INTO eventloom.inbox (consumer, id, handled_at, request) VALUES ('once:' || $1, $2, clock_timestamp(), $3)
 ON CONFLICT DO NOTHING";
 /// The time of the statement: that of the clock is no index condition.
 const FORGET: &str = "
@@ -21,7 +23,7 @@ DELETE FROM eventloom.inbox i USING (
         WHERE request IS NOT NULL AND handled_at < coalesce($3, statement_timestamp()) - $1 * interval '1 microsecond'
         ORDER BY handled_at LIMIT $2 FOR UPDATE SKIP LOCKED) old
  WHERE i.consumer = old.consumer AND i.id = old.id";
-const RECORD: &str = "UPDATE eventloom.inbox SET result = $3 WHERE consumer = $1 AND id = $2";
+const RECORD: &str = "UPDATE eventloom.inbox SET result = $3 WHERE consumer = 'once:' || $1 AND id = $2";
 
 pub(crate) async fn claim(
     tables: &Tables,

@@ -18,14 +18,15 @@ const FLOOR: &str = "
 SELECT CASE WHEN count(*) > 0 THEN least(min(c.position), (SELECT horizon FROM eventloom.outbox_horizon())) END
   FROM eventloom.cursors c JOIN eventloom.readers r ON r.name = c.reader WHERE r.log = 'outbox'";
 
-/// The last row of the batch that is old enough, and whether another batch stands behind it. Only an unbroken run from
+/// The last row of the batch that is old enough (with nothing to keep, every row, whatever time it says), and whether another batch stands behind it. Only an unbroken run from
 /// the far end goes: `pruned_to` promises that everything below is gone. Also says that this transaction is the pruner.
 const BATCH: &str = "
 SELECT max(b.position) FILTER (WHERE b.nth <= $3 AND b.old_so_far), bool_or(b.nth > $3 AND b.old_so_far) IS TRUE,
        (SELECT set_config('eventloom_prune.t' || namespace, pg_current_xact_id()::text, true)
           FROM eventloom.logs WHERE name = 'outbox')
   FROM (SELECT r.position, row_number() OVER in_order AS nth, bool_and(r.old) OVER in_order AS old_so_far
-          FROM (SELECT o.position, o.recorded_at <= coalesce($4, clock_timestamp()) - $5 * interval '1 microsecond' AS old
+          FROM (SELECT o.position,
+                       $5 = 0 OR o.recorded_at <= coalesce($4, clock_timestamp()) - $5 * interval '1 microsecond' AS old
                   FROM eventloom.outbox o WHERE o.position > $1 AND o.position <= $2
                  ORDER BY o.position LIMIT $3 + 1) r
         WINDOW in_order AS (ORDER BY r.position ROWS UNBOUNDED PRECEDING)) b";

@@ -3,7 +3,7 @@
 use crate::{
     error,
     renewals::{Renewal, Renewals},
-    transaction::PostgresTransaction,
+    transaction::{self, PostgresTransaction},
     wake::Wake,
 };
 use eventloom_core::{
@@ -254,7 +254,7 @@ impl PostgresBuilder {
                 asked,
             });
         }
-        let begin_own = begin_statement("", OWN_LIMIT, self.lock_timeout, found.server_version);
+        let begin_own = begin_own(OWN_LIMIT, self.lock_timeout, found.server_version);
         let wake = Wake::new(&self.pool, &self.tables);
         let inner = Inner {
             pool: self.pool,
@@ -278,6 +278,7 @@ struct Found {
     server_version_text: String,
     fence: Option<String>,
     cache: Option<i64>,
+    row_security: bool,
     version: i32,
     program_min: i32,
     lanes: i32,
@@ -292,7 +293,8 @@ async fn look(pool: &PgPool, tables: &Tables) -> Result<Found, sqlx::Error> {
                     (SELECT tgenabled::text FROM pg_catalog.pg_trigger
                       WHERE tgrelid = to_regclass('eventloom.outbox') AND tgname = 'zz_eventloom_fence'),
                     (SELECT seqcache FROM pg_catalog.pg_sequence
-                      WHERE seqrelid = to_regclass('eventloom.outbox_position_seq'))",
+                      WHERE seqrelid = to_regclass('eventloom.outbox_position_seq')),
+                    (SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = to_regclass('eventloom.outbox'))",
         )
         .fetch_one(&mut *tx)
         .await?;
@@ -301,6 +303,7 @@ async fn look(pool: &PgPool, tables: &Tables) -> Result<Found, sqlx::Error> {
         server_version_text: row.try_get(1)?,
         fence: row.try_get(3)?,
         cache: row.try_get(4)?,
+        row_security: row.try_get::<Option<bool>, _>(5)?.unwrap_or_default(),
         version: 0,
         program_min: 0,
         lanes: 0,
@@ -373,6 +376,14 @@ impl Found {
                 remedy,
             });
         }
+        if self.row_security {
+            return Err(OpenError::Unsafe {
+                place,
+                schema,
+                what: "its outbox has row level security, by which readers would pass rows unseen".to_owned(),
+                remedy: "run ALTER TABLE … DISABLE ROW LEVEL SECURITY, and give each tenant a log of its own",
+            });
+        }
         let lanes = u16::try_from(self.lanes).ok().and_then(LaneCount::new);
         lanes.ok_or_else(|| OpenError::Unsafe {
             place,
@@ -403,7 +414,8 @@ fn begin_statement(label: &str, limit: Duration, lock_timeout: Option<Duration>,
     let limit_ms = limit.as_millis().clamp(1, i32::MAX as u128 / 10);
     let mut statement = format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL statement_timeout = {limit_ms}; \
-         SET LOCAL idle_in_transaction_session_timeout = {limit_ms}"
+         SET LOCAL idle_in_transaction_session_timeout = {limit_ms}; {}",
+        transaction::SAY_OPEN
     );
     if !label.is_empty() {
         statement += &format!("; SET LOCAL application_name = '{label}'");
@@ -420,6 +432,13 @@ fn begin_statement(label: &str, limit: Duration, lock_timeout: Option<Duration>,
         statement += &format!("; SET LOCAL transaction_timeout = {}", limit_ms * 10);
     }
     statement
+}
+
+/// The same for the store's own. Row level security of a table would hide rows from it, which a reader then passes: they
+/// are an error instead. Not in a handler's transaction, whose own tables may have it.
+fn begin_own(limit: Duration, lock_timeout: Option<Duration>, server_version: i32) -> String {
+    let statement = begin_statement("", limit, lock_timeout, server_version);
+    format!("{statement}; SET LOCAL row_security = off")
 }
 
 /// What an owner's transactions are called, so that a successor finds them: `eventloom <owner> <reader>`.
@@ -480,7 +499,7 @@ impl Postgres {
         limit: Duration,
         doing: &'static str,
     ) -> Result<PostgresTransaction, StoreError> {
-        let statement = begin_statement("", limit, self.inner.lock_timeout, self.inner.server_version);
+        let statement = begin_own(limit, self.inner.lock_timeout, self.inner.server_version);
         PostgresTransaction::begin(&self.inner.pool, statement, doing).await
     }
 
@@ -502,7 +521,7 @@ impl Postgres {
 
     /// A transaction of the store's own on the connection that is kept for renewals; `None` where none is.
     pub(crate) async fn renewal(&self, limit: Duration, doing: &'static str) -> Result<Option<Renewal>, StoreError> {
-        let statement = begin_statement("", limit, self.inner.lock_timeout, self.inner.server_version);
+        let statement = begin_own(limit, self.inner.lock_timeout, self.inner.server_version);
         self.inner.renewals.begin(&self.inner.pool, &statement, doing).await
     }
 

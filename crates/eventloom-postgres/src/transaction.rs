@@ -1,9 +1,9 @@
 //! A transaction that survives dropped futures, and never calls a rolled-back COMMIT a commit.
 
 use crate::error::{while_committing, while_doing};
-use eventloom_core::{StoreError, ports::Transaction};
+use eventloom_core::{StoreError, StoreErrorKind, ports::Transaction};
 use sqlx::{
-    AssertSqlSafe, Connection as _, PgConnection, PgPool,
+    AssertSqlSafe, Connection as _, PgConnection, PgPool, Row as _,
     pool::PoolConnection,
     postgres::{PgTransactionManager, Postgres as Driver},
 };
@@ -13,6 +13,27 @@ use std::{
     pin::pin,
     task::{Context, Waker},
 };
+
+/// Part of every BEGIN. It is gone with the transaction, also when another one is begun on its connection.
+pub(crate) const SAY_OPEN: &str = "SET LOCAL eventloom.transaction = 'open'";
+const IS_OPEN: &str = "SELECT coalesce(current_setting('eventloom.transaction', true) = 'open', false)";
+
+/// An error unless the transaction of `connection` is the one that was begun. A user of the connection can end it: with
+/// a literal ROLLBACK or COMMIT, or by dropping the future of a nested `begin`, for which the driver rolls all of it back.
+pub(crate) async fn must_be_open(connection: &mut PgConnection, doing: &'static str) -> Result<(), StoreError> {
+    let row = sqlx::raw_sql(IS_OPEN).fetch_one(connection).await;
+    let open: bool = row.and_then(|row| row.try_get(0)).map_err(while_doing(doing))?;
+    match open {
+        true => Ok(()),
+        false => Err(ended(doing)),
+    }
+}
+
+fn ended(doing: &'static str) -> StoreError {
+    let what = "a handler ended the transaction that it was given (ROLLBACK, COMMIT, or a nested begin that was dropped \
+                before it was answered)";
+    StoreError::new(StoreErrorKind::Aborted, doing, what)
+}
 
 /// A transaction on a connection of the pool.
 ///
@@ -67,6 +88,11 @@ impl PostgresTransaction {
         Ok(())
     }
 
+    /// Whether a handler has left the driver counting something else than this transaction alone.
+    fn is_miscounted(&self) -> bool {
+        PgTransactionManager::get_transaction_depth(&self.connection) != 1
+    }
+
     async fn run(&mut self, statement: &'static str, doing: &'static str) -> Result<(), StoreError> {
         sqlx::raw_sql(statement)
             .execute(&mut *self.connection)
@@ -82,11 +108,25 @@ impl Transaction for PostgresTransaction {
     async fn commit(mut self) -> Result<(), StoreError> {
         // COMMIT of an aborted transaction is a ROLLBACK that reports success, and the driver does not show which it was.
         // A statement does. It also tells a connection that was lost before from one that is lost during COMMIT.
-        self.run("SELECT 1", "committing").await?;
-        self.commit_own().await
+        must_be_open(&mut self.connection, "committing").await?;
+        // The driver commits by its count: nothing at 0, and at 2 it releases a savepoint.
+        match PgTransactionManager::get_transaction_depth(&self.connection) {
+            0 => Err(ended("committing")),
+            1 => self.commit_own().await,
+            _ => {
+                let what = "a handler left a nested transaction open (it was leaked)";
+                Err(StoreError::new(StoreErrorKind::Aborted, "committing", what))
+            }
+        }
     }
 
     async fn rollback(mut self) -> Result<(), StoreError> {
+        if self.is_miscounted() {
+            self.connection.close_on_drop();
+            self.run("ROLLBACK", "rolling back").await?;
+            self.open = false;
+            return Ok(());
+        }
         PgTransactionManager::rollback(&mut self.connection)
             .await
             .map_err(while_doing("rolling back"))?;
@@ -128,6 +168,11 @@ impl DerefMut for PostgresTransaction {
 impl Drop for PostgresTransaction {
     fn drop(&mut self) {
         if self.open {
+            if self.is_miscounted() {
+                // The rollback below would be none, or one to a savepoint.
+                self.connection.close_on_drop();
+                return;
+            }
             // Queued, and sent before the pool hands the connection to anybody else. One poll sends it now: others wait for
             // these locks, and should not wait for the task that gives the connection back as well.
             PgTransactionManager::start_rollback(&mut self.connection);

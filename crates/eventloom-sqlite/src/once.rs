@@ -1,6 +1,7 @@
 //! Work that must happen once under a key of the caller's, such as a request with an Idempotency-Key.
 //!
 //! There is one writer at a time, so whoever asks has waited for the end of everybody else: nothing is ever in progress.
+//! Its rows are in the inbox under `once:<scope>`, which no consumer can be called.
 
 use crate::{
     error::failed,
@@ -11,19 +12,19 @@ use sqlx::SqliteConnection;
 use std::time::Duration;
 
 pub(crate) const CLAIM: &str = concat!(
-    "INSERT INTO eventloom_inbox (consumer, id, request, handled_at) VALUES (?1, ?2, ?3, ",
+    "INSERT INTO eventloom_inbox (consumer, id, request, handled_at) VALUES ('once:' || ?1, ?2, ?3, ",
     now!("NULL"),
     ") ON CONFLICT (consumer, id) DO NOTHING"
 );
 pub(crate) const LOOK: &str =
-    "SELECT request IS ?3, coalesce(result, 'null') FROM eventloom_inbox WHERE consumer = ?1 AND id = ?2";
+    "SELECT request IS ?3, coalesce(result, 'null') FROM eventloom_inbox WHERE consumer = 'once:' || ?1 AND id = ?2";
 pub(crate) const FORGET: &str = concat!(
     "DELETE FROM eventloom_inbox WHERE (consumer, id) IN ( \
          SELECT consumer, id FROM eventloom_inbox WHERE request IS NOT NULL AND handled_at < ",
     now!("?3"),
     " - ?1 ORDER BY handled_at LIMIT ?2)"
 );
-pub(crate) const RECORD: &str = "UPDATE eventloom_inbox SET result = ?3 WHERE consumer = ?1 AND id = ?2";
+pub(crate) const RECORD: &str = "UPDATE eventloom_inbox SET result = ?3 WHERE consumer = 'once:' || ?1 AND id = ?2";
 
 pub(crate) async fn claim(
     connection: &mut SqliteConnection,

@@ -12,8 +12,9 @@ const PRUNED_TO: &str = "SELECT pruned_to FROM eventloom_logs WHERE name = 'outb
 /// The place of the slowest reader; no row without readers.
 const PASSED: &str = "SELECT min(position) FROM eventloom_cursors WHERE reader IN \
                       (SELECT name FROM eventloom_readers WHERE log = 'outbox') HAVING count(*) > 0";
+/// With nothing to keep, every row is old, whatever time it says.
 const OLD: &str = concat!(
-    "SELECT position, recorded_at < ",
+    "SELECT position, ?2 = 0 OR recorded_at < ",
     now!("?1"),
     " - ?2 FROM eventloom_outbox WHERE position > ?3 AND position <= ?4 ORDER BY position LIMIT ?5"
 );

@@ -57,6 +57,8 @@ pub(crate) struct Inner {
     pub(crate) turnstile: Turnstile,
     /// Whether the write connection may commit at the moment; its commit hook looks here.
     pub(crate) may_commit: Arc<AtomicBool>,
+    /// Whether the transaction of the write connection has been rolled back, by itself or by a statement.
+    pub(crate) rolled_back: Arc<AtomicBool>,
     pub(crate) wake: Wake,
     pub(crate) shared_commit: SharedCommitOf,
     /// One pruning at a time.
@@ -200,13 +202,14 @@ impl SqliteBuilder {
             .map_err(|error| unreachable(error.into()))?;
         let turnstile = Turnstile::beside(&path).map_err(|error| unreachable(error.into()))?;
         let options = options.filename(&path);
-        let may_commit = Arc::new(AtomicBool::new(false));
+        let (may_commit, rolled_back) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let inner = Inner {
             pool: pool_options(self.connections_max).connect_lazy_with(options.clone()),
-            writer: writer_options(&may_commit).connect_lazy_with(options),
+            writer: writer_options(&may_commit, &rolled_back).connect_lazy_with(options),
             seat: Arc::default(),
             turnstile,
             may_commit,
+            rolled_back,
             wake: Wake::beside(&path),
             shared_commit: SharedCommitOf::default(),
             pruning: Mutex::default(),
@@ -366,17 +369,16 @@ fn pool_options(connections_max: u32) -> SqlitePoolOptions {
         .idle_timeout(None)
 }
 
-fn writer_options(may_commit: &Arc<AtomicBool>) -> SqlitePoolOptions {
-    let may_commit = Arc::clone(may_commit);
+fn writer_options(may_commit: &Arc<AtomicBool>, rolled_back: &Arc<AtomicBool>) -> SqlitePoolOptions {
+    let (may_commit, rolled_back) = (Arc::clone(may_commit), Arc::clone(rolled_back));
     pool_options(1)
         .after_connect(move |connection, _| {
-            let may_commit = Arc::clone(&may_commit);
+            let (may_commit, rolled_back) = (Arc::clone(&may_commit), Arc::clone(&rolled_back));
             Box::pin(async move {
                 // SQLite ends a transaction by itself on some errors, and statements after that would commit one by one.
-                connection
-                    .lock_handle()
-                    .await?
-                    .set_commit_hook(move || may_commit.load(Ordering::Acquire));
+                let mut handle = connection.lock_handle().await?;
+                handle.set_commit_hook(move || may_commit.load(Ordering::Acquire));
+                handle.set_rollback_hook(move || rolled_back.store(true, Ordering::Release));
                 Ok(())
             })
         })

@@ -6,12 +6,15 @@ use crate::{
     turn::Turn,
 };
 use eventloom_core::{StoreError, StoreErrorKind, ports};
-use sqlx::SqliteConnection;
+use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteTransactionManager};
+use sqlx_core::transaction::TransactionManager as _;
 use std::{
     ops::{Deref, DerefMut},
     sync::{Arc, atomic::Ordering},
 };
 use tokio::sync::OwnedMutexGuard;
+
+const ENDED: &str = "the transaction was rolled back before, by itself or by the handler that it was given";
 
 /// A write transaction. Derefs to the driver's connection.
 ///
@@ -41,6 +44,7 @@ impl SqliteTransaction {
         store.may_commit.store(false, Ordering::Release);
         let begun = sqlx::Transaction::begin(connection, Some(sqlx::SqlSafeStr::into_sql_str("BEGIN IMMEDIATE"))).await;
         let transaction = begun.map_err(failed("beginning a write transaction"))?;
+        store.rolled_back.store(false, Ordering::Release);
         Ok(SqliteTransaction {
             transaction,
             _turn: turn,
@@ -57,16 +61,33 @@ impl SqliteTransaction {
     /// the file may find it. [`StoreErrorKind::Full`]: it did not happen.
     pub async fn commit(self) -> Result<(), StoreError> {
         let SqliteTransaction {
-            transaction,
+            mut transaction,
             _turn,
             _seat,
             store,
             ..
         } = self;
+        let ended = |what: &'static str| Err(StoreError::new(StoreErrorKind::Aborted, "committing", what));
+        // The driver commits by its count: nothing at 0, and at 2 it releases a savepoint. Nor is a transaction that its
+        // user began in the place of this one to be committed.
+        if SqliteTransactionManager::get_transaction_depth(&transaction) > 1 {
+            // A nested one that was dropped ends behind what is queued.
+            transaction.ping().await.map_err(failed("committing"))?;
+            if SqliteTransactionManager::get_transaction_depth(&transaction) > 1 {
+                return ended("a handler left a nested transaction open (it was leaked)");
+            }
+        }
+        if store.rolled_back.load(Ordering::Acquire) {
+            return ended(ENDED);
+        }
         store.may_commit.store(true, Ordering::Release);
         let committed = transaction.commit().await;
         store.may_commit.store(false, Ordering::Release);
         committed.map_err(commit_failed)?;
+        // A nested begin that is dropped before it is answered rolls everything back, and that may have been queued still.
+        if store.rolled_back.load(Ordering::Acquire) {
+            return ended(ENDED);
+        }
         store.wake.committed();
         Ok(())
     }

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod conformance;
+mod ended;
 mod facts;
 mod full;
 mod opening;

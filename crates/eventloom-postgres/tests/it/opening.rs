@@ -2,8 +2,8 @@
 
 use crate::servers::{DIRECT, for_each_server, number, run, schema, until};
 use eventloom_core::{
-    LaneCount, chain,
-    ports::{Outbox, Store},
+    LaneCount, Position, chain,
+    ports::{Log, Outbox, ReadLimits, Store},
 };
 use eventloom_postgres::{MigrateError, MigrateOptions, OpenError, Postgres, migrate, migration_sql};
 use futures::future::try_join_all;
@@ -117,7 +117,7 @@ fn a_migration_that_nobody_limited_comes_again() {
 fn a_log_that_is_not_safe_is_not_opened() {
     for_each_server(async |database| {
         let mut connection = database.connect().await?;
-        let cases: [(&str, Option<&str>); 9] = [
+        let cases: [(&str, Option<&str>); 11] = [
             ("SELECT 1", None),
             ("INSERT INTO eventloom.schema_versions VALUES (3, 2, 'additive')", None),
             (
@@ -142,6 +142,11 @@ fn a_log_that_is_not_safe_is_not_opened() {
                 Some("CACHE 10, which must be 1"),
             ),
             ("ALTER SEQUENCE eventloom.outbox_position_seq CACHE 1", None),
+            (
+                "ALTER TABLE eventloom.outbox ENABLE ROW LEVEL SECURITY",
+                Some("row level security"),
+            ),
+            ("ALTER TABLE eventloom.outbox DISABLE ROW LEVEL SECURITY", None),
         ];
         for (sql, said) in cases {
             run(&mut connection, sql).await?;
@@ -208,5 +213,40 @@ fn an_unreachable_server_is_named_without_its_password() {
                 "{said}"
             );
         }
+    });
+}
+
+/// A reader that is not the owner would see none of the rows, and pass them.
+#[test]
+fn rows_that_are_hidden_are_no_hole() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        run(&mut connection, crate::servers::INSERT).await?;
+        let role = format!("{}_reader", database.name);
+        run(
+            &mut connection,
+            &format!(
+                "CREATE ROLE {role}; GRANT USAGE ON SCHEMA eventloom TO {role};
+                 GRANT SELECT ON ALL TABLES IN SCHEMA eventloom TO {role};
+                 GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA eventloom TO {role}"
+            ),
+        )
+        .await?;
+        let pool = database.pool(1).await?;
+        let store = Postgres::builder(pool.clone()).open().await?;
+        run(&mut *pool.acquire().await?, &format!("SET ROLE {role}")).await?;
+        let seen = store.read_after(Position(0), ReadLimits::default()).await?;
+        assert_eq!(seen.rows.len(), 1);
+        run(
+            &mut connection,
+            "ALTER TABLE eventloom.outbox ENABLE ROW LEVEL SECURITY",
+        )
+        .await?;
+        let hidden = store.read_after(Position(0), ReadLimits::default()).await;
+        run(&mut *pool.acquire().await?, "RESET ROLE").await?;
+        run(&mut connection, &format!("DROP OWNED BY {role}; DROP ROLE {role}")).await?;
+        let error = hidden.map(|page| page.rows.len()).unwrap_err().to_string();
+        assert!(error.contains("row-level security"), "{error}");
+        Ok(())
     });
 }

@@ -119,6 +119,74 @@ async fn a_handler_that_rolls_back_leaves_an_aborted_transaction() {
     assert_eq!(read_all(&store, Position::START).await.len(), 1);
 }
 
+/// The new one is not what the message was claimed in.
+#[tokio::test]
+async fn a_transaction_in_the_place_of_another_is_not_committed() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let mut tx = store.begin_write().await.unwrap();
+    append(&mut tx, &[event("k")]).await;
+    sqlx::query("ROLLBACK").execute(&mut *tx).await.unwrap();
+    sqlx::query("BEGIN").execute(&mut *tx).await.unwrap();
+    append(&mut tx, &[event("k")]).await;
+    assert_eq!(
+        Transaction::commit(tx).await.unwrap_err().kind(),
+        StoreErrorKind::Aborted
+    );
+    store.publish_alone(event("k")).await.unwrap();
+    assert_eq!(read_all(&store, Position::START).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_leaked_savepoint_makes_no_commit() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    for roll_back in [true, false] {
+        let mut tx = store.begin_write().await.unwrap();
+        append(&mut tx, &[event("k")]).await;
+        std::mem::forget(tx.begin().await.unwrap());
+        if roll_back {
+            Transaction::rollback(tx).await.unwrap();
+        } else {
+            assert_eq!(
+                Transaction::commit(tx).await.unwrap_err().kind(),
+                StoreErrorKind::Aborted
+            );
+        }
+    }
+    store.publish_alone(event("k")).await.unwrap();
+    assert_eq!(read_all(&store, Position::START).await.len(), 1);
+}
+
+/// For the driver it is a rollback of everything, and what comes after it must not be taken for a commit.
+#[tokio::test]
+async fn a_nested_begin_that_is_dropped_makes_no_commit() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    for goes_on in [true, false] {
+        let mut tx = store.begin_write().await.unwrap();
+        append(&mut tx, &[event("k")]).await;
+        loop {
+            let nested = std::pin::pin!(tx.begin());
+            let polled = nested.poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
+            // One that was answered at once is an ordinary one.
+            if polled.is_pending() {
+                break;
+            }
+        }
+        if goes_on {
+            let alone = Sqlite::append(&Tables::default(), &mut tx, &[event("k")]).await;
+            assert_eq!(alone.unwrap_err().kind(), StoreErrorKind::Aborted);
+        }
+        assert_eq!(
+            Transaction::commit(tx).await.unwrap_err().kind(),
+            StoreErrorKind::Aborted
+        );
+    }
+    store.publish_alone(event("k")).await.unwrap();
+    assert_eq!(read_all(&store, Position::START).await.len(), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn publishers_share_commits_and_each_has_its_own_answer() {
     let folder = Folder::new();

@@ -5,6 +5,8 @@
 #[cfg(feature = "postgres")]
 mod database;
 mod documents;
+#[cfg(feature = "postgres")]
+mod ended;
 mod events;
 mod folder;
 #[cfg(feature = "postgres")]

@@ -151,6 +151,7 @@ macro_rules! store_cases {
                 only_finished_calls_are_forgotten;
             once:
                 work_is_done_once
+                keys_are_no_ids_of_a_consumer
                 keys_are_forgotten_after_their_window
                 another_request_under_the_key_is_a_mismatch
                 scopes_are_apart
@@ -232,6 +233,7 @@ macro_rules! store_cases {
                 nothing_goes_above_the_slowest_lane
                 nothing_goes_above_the_slowest_reader
                 young_rows_are_kept
+                with_nothing_to_keep_no_time_counts
                 it_goes_in_bounded_steps
                 a_full_step_that_ends_it_is_the_last
                 who_found_nothing_is_out_of_the_way

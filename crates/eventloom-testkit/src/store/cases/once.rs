@@ -8,9 +8,9 @@ use crate::store::{
 use eventloom_core::{
     OffsetDateTime,
     ports::{
-        Backend, Claim, Inbox as _,
+        Backend, Claim, Inbox as _, Leases as _,
         OnceClaim::{self, InProgress, Mismatch, New, Stored},
-        Store as _, Transaction as _,
+        Readers as _, Start, Store as _, Transaction as _,
     },
 };
 use std::time::Duration;
@@ -48,6 +48,25 @@ pub(super) async fn work_is_done_once<F: Fixture>(fixture: &F) -> Outcome {
         "the first still",
         once(&http, "k-1", b"digest", "5").await?,
         stored(result),
+    )
+}
+
+/// A consumer that is called like a scope has ids of its own, also when it comes and goes.
+pub(super) async fn keys_are_no_ids_of_a_consumer<F: Fixture>(fixture: &F) -> Outcome {
+    let store = fixture.fresh().await;
+    let orders = Instance::new(&store, "orders")?;
+    same("a key", once(&orders, "k-1", b"digest", "1").await?, New)?;
+    store.register(&orders.reader, Start::Earliest, None).await?;
+    let claims = orders
+        .commit(async |connection| store.claim(connection, &orders.reader, &["k-1"], None).await)
+        .await?;
+    same("an id", claims, vec![Claim::New])?;
+    store.forget_handled(&orders.reader, Duration::ZERO, 10, None).await?;
+    store.drop_reader(&orders.reader).await?;
+    same(
+        "the key still",
+        once(&orders, "k-1", b"digest", "2").await?,
+        stored("1"),
     )
 }
 

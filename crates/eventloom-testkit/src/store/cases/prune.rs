@@ -110,6 +110,15 @@ pub(super) async fn young_rows_are_kept<F: Fixture>(fixture: &F) -> Outcome {
     left(store, &rows, 6).await
 }
 
+/// A row that says a time to come would otherwise stop it for ever.
+pub(super) async fn with_nothing_to_keep_no_time_counts<F: Fixture>(fixture: &F) -> Outcome {
+    let (billing, rows) = six_rows(fixture).await?;
+    billing.advance_to(&billing.held, Position(rows[5])).await?;
+    let pruned = billing.store.prune(Duration::ZERO, 100, in_hours(-2)).await?;
+    same("rows", (pruned.rows, pruned.more), (6, false))?;
+    left(&billing.store, &rows, 6).await
+}
+
 pub(super) async fn it_goes_in_bounded_steps<F: Fixture>(fixture: &F) -> Outcome {
     let (billing, rows) = six_rows(fixture).await?;
     let store = &billing.store;
