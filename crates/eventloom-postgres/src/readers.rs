@@ -24,7 +24,7 @@ SELECT r.name, r.paused,
                                      ORDER BY o.lane, o.position LIMIT 100000) rows_of_lane
                 WHERE c.reader = r.name LIMIT 100000) lag),
        (SELECT (extract(epoch FROM coalesce($1, clock_timestamp())
-                   - least(greatest(min(first.recorded_at), '0001-01-01 00:00Z'), '9999-12-31 00:00Z')) * 1000000)::bigint
+                   - min(least(greatest(first.recorded_at, '0001-01-01 00:00Z'), '9999-12-31 00:00Z'))) * 1000000)::bigint
           FROM eventloom.cursors c
          CROSS JOIN LATERAL (SELECT o.recorded_at FROM eventloom.outbox o
                               WHERE (o.lane, o.position) > (c.lane, c.position)
