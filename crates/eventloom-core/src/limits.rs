@@ -1,6 +1,10 @@
 //! What may enter a log, checked before the database is asked, so that the caller's transaction stays usable.
 
 use crate::event::NewEvent;
+use time::UtcOffset;
+
+/// A key is part of indexes, which take no longer one.
+const KEY_BYTES_OF_A_LOG: usize = 2048;
 
 /// Limits at publish. The defaults fit what every supported broker accepts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -12,7 +16,7 @@ pub struct PublishLimits {
     pub headers_max: usize,
     /// Name and value of one header together, in bytes. 8 KiB unless changed.
     pub header_bytes_max: usize,
-    /// Key, in bytes. 1 KiB unless changed.
+    /// Key, in bytes. 1 KiB unless changed, and never above 2,048, which is what a log takes.
     pub key_bytes_max: usize,
 }
 
@@ -85,13 +89,21 @@ impl PublishLimits {
         if event.event_type().trim().is_empty() {
             return Err(Refusal::EmptyType);
         }
+        let key_bytes_max = self.key_bytes_max.min(KEY_BYTES_OF_A_LOG);
         if let Some(key) = event.key()
-            && key.len() > self.key_bytes_max
+            && key.len() > key_bytes_max
         {
             return Err(Refusal::KeyTooLarge {
                 bytes: key.len(),
-                bytes_max: self.key_bytes_max,
+                bytes_max: key_bytes_max,
             });
+        }
+        if let Some(time) = event.time()
+            && !time
+                .checked_to_offset(UtcOffset::UTC)
+                .is_some_and(|time| (1..=9999).contains(&time.year()))
+        {
+            return Err(Refusal::TimeOutOfRange { year: time.year() });
         }
         if let Some(what) = event.text_with_nul() {
             return Err(Refusal::NulCharacter { what });
@@ -141,6 +153,12 @@ pub enum Refusal {
         /// The limit.
         bytes_max: usize,
     },
+    /// The event's time cannot be written as a timestamp of CloudEvents.
+    #[error("the event's time is in the year {year}; years 1 to 9999 are allowed")]
+    TimeOutOfRange {
+        /// Year of the time.
+        year: i32,
+    },
     /// CloudEvents demands a type.
     #[error("the event type is empty; a type such as \"order.placed\" is required")]
     EmptyType,
@@ -156,4 +174,35 @@ pub enum Refusal {
         /// Which attribute.
         what: &'static str,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::Topic;
+    use time::{Date, Month, OffsetDateTime, Time};
+
+    fn of_year(year: i32) -> NewEvent {
+        let date = Date::from_calendar_date(year, Month::June, 1).unwrap();
+        NewEvent::untyped(Topic::new("orders"), "order.placed").with_time(OffsetDateTime::new_utc(date, Time::MIDNIGHT))
+    }
+
+    #[test]
+    fn what_a_table_refuses_is_refused_before() {
+        let limits = PublishLimits::default().key_bytes_max(1 << 20);
+        for year in [1, 9999] {
+            limits.check(&of_year(year)).unwrap();
+        }
+        for year in [0, -1] {
+            assert_eq!(limits.check(&of_year(year)), Err(Refusal::TimeOutOfRange { year }));
+        }
+        let keyed = |bytes: usize| of_year(2026).with_key("k".repeat(bytes));
+        limits.check(&keyed(2048)).unwrap();
+        let (bytes, bytes_max) = (2049, 2048);
+        assert_eq!(
+            limits.check(&keyed(bytes)),
+            Err(Refusal::KeyTooLarge { bytes, bytes_max })
+        );
+    }
 }

@@ -9,6 +9,7 @@ use crate::{
     prune::micros,
     rows,
     store::Postgres,
+    transaction::must_be_open,
 };
 use eventloom_core::{
     ConsumerName, Epoch, Lane, OffsetDateTime, OwnerId, StoreError, faults,
@@ -96,9 +97,11 @@ const CLEAR_ATTEMPTS: &str = "
 DELETE FROM eventloom.attempts a
  USING (SELECT id FROM eventloom.attempts WHERE consumer = $1 AND id = ANY($2) ORDER BY id FOR UPDATE) l
  WHERE a.consumer = $1 AND a.id = l.id";
+/// Outside of the transaction that its handler was given nothing is removed, as in `ADVANCE`.
 const REMOVE: &str = "
 DELETE FROM eventloom.held h
- USING (SELECT id FROM eventloom.held WHERE consumer = $1 AND id = ANY($2) ORDER BY id FOR UPDATE) l
+ USING (SELECT id FROM eventloom.held WHERE consumer = $1 AND id = ANY($2)
+           AND current_setting('eventloom.transaction', true) = 'open' ORDER BY id FOR UPDATE) l
  WHERE h.consumer = $1 AND h.id = l.id";
 const FAIL: &str = "
 UPDATE eventloom.held h
@@ -384,10 +387,15 @@ impl Held for Postgres {
     ) -> Result<u64, StoreError> {
         let query = self.query(REMOVE).bind(consumer.as_str()).bind(ids);
         let removed = query
-            .execute(connection)
+            .execute(&mut *connection)
             .await
-            .map_err(while_doing("removing handled messages"))?;
-        Ok(removed.rows_affected())
+            .map_err(while_doing("removing handled messages"))?
+            .rows_affected();
+        if removed < ids.len() as u64 {
+            // Somebody else has answered for them, unless it is for this.
+            must_be_open(connection, "removing handled messages").await?;
+        }
+        Ok(removed)
     }
 
     async fn fail(

@@ -13,8 +13,8 @@
 //! - `synchronous_commit` must not be turned off *after* an insert in the same transaction; the fence raises it before.
 //! - No two-phase commit of transactions that publish: one that is prepared can notify nobody, and holds readers back
 //!   until it is decided.
-//! - The log is no target of a logical-replication subscription while it is read: its apply worker fires no statement
-//!   trigger.
+//! - The log is no target of a logical-replication subscription while it is read: its rows keep the positions of
+//!   the other side.
 //! - Readers read on the primary. Listening needs a direct connection; without one they poll.
 //!
 //! # Behind a transaction pooler

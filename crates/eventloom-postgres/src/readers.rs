@@ -23,7 +23,8 @@ SELECT r.name, r.paused,
                                        AND (o.lane, o.position) <= (c.lane, 9223372036854775807)
                                      ORDER BY o.lane, o.position LIMIT 100000) rows_of_lane
                 WHERE c.reader = r.name LIMIT 100000) lag),
-       (SELECT (extract(epoch FROM coalesce($1, clock_timestamp()) - min(first.recorded_at)) * 1000000)::bigint
+       (SELECT (extract(epoch FROM coalesce($1, clock_timestamp())
+                   - min(least(greatest(first.recorded_at, '0001-01-01 00:00Z'), '9999-12-31 00:00Z'))) * 1000000)::bigint
           FROM eventloom.cursors c
          CROSS JOIN LATERAL (SELECT o.recorded_at FROM eventloom.outbox o
                               WHERE (o.lane, o.position) > (c.lane, c.position)
