@@ -74,7 +74,8 @@ impl Drop for End {
 
 /// Runs a task to its end, and starts it again when it panics. `panicked` clears up before.
 pub(crate) async fn restarted<Fut: Future<Output = ()>>(task: impl Fn() -> Fut, panicked: impl Fn()) {
-    while AssertUnwindSafe(task()).catch_unwind().await.is_err() {
+    // Boxed: a task of the engine is a large future, and every function that passes it on would copy it over the stack.
+    while AssertUnwindSafe(Box::pin(task())).catch_unwind().await.is_err() {
         panicked();
         tokio::time::sleep(RESTART_PACE).await;
     }

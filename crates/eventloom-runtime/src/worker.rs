@@ -83,12 +83,16 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
             Work::Batch(slices) => {
                 drop(permit);
                 let cursors: Vec<Cursor> = slices.iter().map(Slice::cursor).collect();
-                let result = group.within_lease(&cursors, see_through(&group, &slices)).await;
+                let result = group
+                    .within_lease(&cursors, Box::pin(see_through(&group, &slices)))
+                    .await;
                 (cursors, result)
             }
             Work::Suspects(slice) => {
                 let cursors = vec![slice.cursor()];
-                let result = group.within_lease(&cursors, suspect::run(&group, &slice)).await;
+                let result = group
+                    .within_lease(&cursors, Box::pin(suspect::run(&group, &slice)))
+                    .await;
                 drop(permit);
                 (cursors, result)
             }

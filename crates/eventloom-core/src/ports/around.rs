@@ -162,7 +162,8 @@ impl<T: Transaction, A: Around> Transaction for SurroundedTransaction<T, A> {
     type Connection = T::Connection;
 
     async fn commit(self) -> Result<(), StoreError> {
-        self.around.around(Call::new("commit"), self.transaction.commit()).await
+        let commit = Box::pin(self.transaction.commit());
+        self.around.around(Call::new("commit"), commit).await
     }
 
     async fn rollback(self) -> Result<(), StoreError> {
@@ -187,7 +188,9 @@ macro_rules! methods {
         $(
             #[allow(clippy::too_many_arguments)] // as many as the port has
             async fn $name(&self, $($argument: $type),*) -> Result<$ok, $error> {
-                self.around.around(Call::new(stringify!($name)), self.store.$name($($argument),*)).await
+                // Boxed, or the future of every caller holds this one once for each store around another.
+                let run = Box::pin(self.store.$name($($argument),*));
+                self.around.around(Call::new(stringify!($name)), run).await
             }
         )+
     };
@@ -217,7 +220,7 @@ impl<S: Store, A: Around> Store for Surrounded<S, A> {
     }
 
     async fn begin(&self, scope: Scope<'_>) -> Result<Self::Transaction, StoreError> {
-        let begin = self.store.begin(scope);
+        let begin = Box::pin(self.store.begin(scope));
         Ok(SurroundedTransaction {
             transaction: self.around.around(Call::new("begin"), begin).await?,
             around: self.around.clone(),
@@ -253,7 +256,7 @@ impl<S: Log, A: Around> Log for Surrounded<S, A> {
             name: "doze",
             waits: at_most,
         };
-        self.around.around(call, self.store.doze(seen, at_most)).await
+        self.around.around(call, Box::pin(self.store.doze(seen, at_most))).await
     }
 
     methods! {
