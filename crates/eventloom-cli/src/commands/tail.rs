@@ -75,7 +75,11 @@ impl Work for Arguments {
         let mut stop = Stop::new()?;
         let following = async {
             let begun = self.begin(&store, &mut printer).await?;
-            self.go_on(&store, &mut printer, begun).await
+            let exit = self.go_on(&store, &mut printer, begun).await?;
+            if !printer.has_printed && !self.follow && self.limit != Some(0) {
+                self.say_why_nothing(&store).await?;
+            }
+            Ok(exit)
         };
         tokio::select! {
             done = following => done,
@@ -186,6 +190,29 @@ impl Arguments {
         }
     }
 
+    async fn say_why_nothing<S: Backend>(&self, store: &S) -> Result<(), Failure> {
+        let (log, until) = (store.log_status().await?, store.horizon().await?.position);
+        let pruned_to = figures::thousands(log.pruned_to.0);
+        let keep = "Eventloom::keep_log keeps rows longer";
+        let topics: Vec<&str> = self.topics.iter().map(Topic::as_str).collect();
+        let of = match topics.is_empty() {
+            true => String::new(),
+            false => format!(" of topic {}", topics.join(", ")),
+        };
+        talk(&if log.head.0 == 0 {
+            "the log is empty: nothing was published yet".to_owned()
+        } else if log.pruned_to >= until {
+            format!("nothing is left in the log: rows up to {pruned_to} were pruned; {keep}")
+        } else if self.after.is_some() || self.since.is_some() {
+            format!("there is no event{of} from there on")
+        } else if log.pruned_to.0 > 0 {
+            format!("there is no event{of}; rows up to {pruned_to} were pruned; {keep}")
+        } else {
+            format!("there is no event{of}")
+        });
+        Ok(())
+    }
+
     fn wants(&self, row: &Recorded) -> bool {
         self.topics.is_empty() || self.topics.iter().any(|topic| topic.as_str() == row.envelope.topic)
     }
@@ -210,6 +237,7 @@ struct Printer {
     json: bool,
     terminal: Option<usize>,
     widths: [usize; 4],
+    has_printed: bool,
 }
 
 impl Printer {
@@ -219,10 +247,12 @@ impl Printer {
             json,
             terminal: terminal::width(),
             widths: [6, 0, 0, 0],
+            has_printed: false,
         }
     }
 
     fn print(&mut self, recorded: &Recorded) -> Result<(), Failure> {
+        self.has_printed = true;
         if self.json {
             return self.output.json(&EventJson::of(recorded));
         }
