@@ -26,6 +26,12 @@ pub(crate) trait Work {
     fn on<S: Backend>(self, store: S) -> impl Future<Output = Result<Exit, Failure>>;
 }
 
+/// A command, and the settings that its advice repeats.
+pub(crate) struct With<'a, C> {
+    pub(crate) command: C,
+    pub(crate) settings: &'a Settings,
+}
+
 /// Opens the store of the settings, does the work on it, and closes it.
 pub(crate) async fn with_store(settings: &Settings, work: impl Work) -> Result<Exit, Failure> {
     match settings.place()? {
