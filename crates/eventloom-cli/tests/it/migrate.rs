@@ -38,7 +38,8 @@ fn it_can_be_run_again() {
             .says(&["is current, with 16 lanes"]);
         on(store, &["migrate", "--lanes", "32"])
             .exits(1)
-            .says(&["16 lanes", "32"]);
+            .says(&["16 lanes", "32", "cannot be changed after the first migration"])
+            .says(&["next: leave --lanes out: eventloom migrate"]);
         on(store, &["status"])
             .exits(0)
             .prints(&["outbox       head ", "   horizon ", "   0 held back"]);
