@@ -191,24 +191,23 @@ impl Arguments {
     }
 
     async fn say_why_nothing<S: Backend>(&self, store: &S) -> Result<(), Failure> {
-        let (log, until) = (store.log_status().await?, store.horizon().await?.position);
-        let pruned_to = figures::thousands(log.pruned_to.0);
-        let keep = "Eventloom::keep_log keeps rows longer";
+        let pruned_to = store.log_status().await?.pruned_to;
         let topics: Vec<&str> = self.topics.iter().map(Topic::as_str).collect();
         let of = match topics.is_empty() {
             true => String::new(),
             false => format!(" of topic {}", topics.join(", ")),
         };
-        talk(&if log.head.0 == 0 {
-            "the log is empty: nothing was published yet".to_owned()
-        } else if log.pruned_to >= until {
-            format!("nothing is left in the log: rows up to {pruned_to} were pruned; {keep}")
-        } else if self.after.is_some() || self.since.is_some() {
-            format!("there is no event{of} from there on")
-        } else if log.pruned_to.0 > 0 {
-            format!("there is no event{of}; rows up to {pruned_to} were pruned; {keep}")
-        } else {
-            format!("there is no event{of}")
+        let place = match (self.after, self.since) {
+            (None, None) => "",
+            _ => " from there on",
+        };
+        talk(&match (pruned_to.0, of.as_str(), place) {
+            (0, "", "") => "the log is empty: nothing was published yet".to_owned(),
+            (0, ..) => format!("there is no event{of}{place}"),
+            (pruned_to, ..) => format!(
+                "there is no event{of}{place}; rows up to {} were pruned; Eventloom::keep_log keeps them longer",
+                figures::thousands(pruned_to)
+            ),
         });
         Ok(())
     }

@@ -223,10 +223,13 @@ fn why_there_is_nothing_to_see_is_said() {
         tail(&[], "the log is empty");
         publish(store, "orders", "t1");
         tail(&["payments"], "there is no event of topic payments");
-        tail(&["--after", "1"], "there is no event from there on");
+        tail(&["--since", "2100-01-01"], "there is no event from there on");
         store.execute("UPDATE {t}logs SET pruned_to = (SELECT max(position) FROM {t}outbox)");
-        tail(&[], "rows up to 1 were pruned; Eventloom::keep_log");
-        tail(&["payments", "--from-start"], "rows up to 1 were pruned");
+        tail(&[], "were pruned; Eventloom::keep_log");
+        tail(
+            &["payments", "--from-start"],
+            "there is no event of topic payments; rows up to ",
+        );
         let answer = on(store, &["tail", "--limit", "0"]).exits(0);
         assert!(answer.stderr.is_empty(), "{}", answer.stderr);
     });
