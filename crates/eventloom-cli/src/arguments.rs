@@ -71,7 +71,10 @@ pub(crate) fn read() -> Result<Arguments, Exit> {
         } else {
             error.render().to_string()
         };
-        let text = secrets::without_passwords(&text);
+        let text = match error.use_stderr() {
+            true => secrets::of_command_line(&text),
+            false => text,
+        };
         // Nobody may be reading any more.
         let _ = match error.use_stderr() {
             true => std::io::stderr().write_all(text.as_bytes()),

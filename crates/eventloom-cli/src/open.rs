@@ -6,7 +6,7 @@ use crate::{
     settings::Settings,
 };
 use eventloom::{
-    chain,
+    StoreErrorKind, chain,
     ports::{Backend, Store},
     postgres::{self, Postgres},
     sqlite::{self, Sqlite},
@@ -24,6 +24,12 @@ const CONNECTIONS_MAX: u32 = 3;
 /// What a command does with a store, whichever it is.
 pub(crate) trait Work {
     fn on<S: Backend>(self, store: S) -> impl Future<Output = Result<Exit, Failure>>;
+}
+
+/// A command, and the settings that its advice repeats.
+pub(crate) struct With<'a, C> {
+    pub(crate) command: C,
+    pub(crate) settings: &'a Settings,
 }
 
 /// Opens the store of the settings, does the work on it, and closes it.
@@ -159,6 +165,14 @@ pub(crate) fn postgres_failure(error: postgres::OpenError, settings: &Settings) 
     use postgres::OpenError::{NotMigrated, ProgramTooOld, Store, Unreachable};
     let what = without_advice(&chain(&error).to_string());
     match error {
+        Store(error) if error.kind() == StoreErrorKind::Refused => {
+            let schema = settings.schema();
+            let grants = settings.command("migrate --grants");
+            Failure::from(error).next(format!(
+                "connect to the primary, with a role that was granted {schema}_reader, as `{grants}` prints it; \
+                 {schema}_writer may INSERT and nothing else"
+            ))
+        }
         Store(error) => error.into(),
         NotMigrated { .. } => Failure::new(what).next(settings.command("migrate")),
         ProgramTooOld { .. } => Failure::new(what).next("use a newer eventloom"),

@@ -25,8 +25,41 @@ pub(crate) fn without_passwords(text: &str) -> Cow<'_, str> {
     Cow::Owned(clean)
 }
 
+/// The text of a store, which is one word whatever stands in it, and may be a URL that was mistyped.
+pub(crate) fn of_store(text: &str) -> String {
+    let place = match text.split_once("://") {
+        Some((_, place)) => place,
+        None => behind_postgres(text).unwrap_or(text),
+    };
+    text[..text.len() - place.len()].to_owned() + &word_without_password(place)
+}
+
+/// A command line that was not understood: anything like `user:password@host` in it may be a URL that was mistyped.
+pub(crate) fn of_command_line(text: &str) -> String {
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '`');
+    without_passwords(text).split_inclusive(is_end).map(of_store).collect()
+}
+
+/// What follows `postgres:`, `postgres:/`, `postgres//` and the like. Nobody keeps a file under such a name.
+pub(crate) fn behind_postgres(text: &str) -> Option<&str> {
+    let rest = text
+        .strip_prefix("postgresql")
+        .or_else(|| text.strip_prefix("postgres"))?;
+    rest.starts_with([':', '/'])
+        .then(|| rest.trim_start_matches([':', '/']))
+}
+
 /// `user:password@host/database?password=…`, behind the `://`.
 fn word_without_password(word: &str) -> String {
+    // First, since this password may hold an @ as well.
+    let lower = word.to_ascii_lowercase();
+    if let Some(at) = ["?password=", "&password="].iter().find_map(|name| lower.find(name)) {
+        let begin = at + "?password=".len();
+        let end = word[begin..].find('&').map_or(word.len(), |end| begin + end);
+        if word[begin..end] != *"***" {
+            return word_without_password(&format!("{}***{}", &word[..begin], &word[end..]));
+        }
+    }
     let (login, place) = match word.rsplit_once('@') {
         Some((login, place)) => (Some(login), place),
         None => (None, word),
@@ -67,11 +100,35 @@ mod tests {
                 "postgres://u:p@h/d?sslmode=require&password=secret",
                 "postgres://u:***@h/d?sslmode=require&password=***",
             ),
+            (
+                "postgres://h:1/d?password=p@ss&a=b",
+                "postgres://h:1/d?password=***&a=b",
+            ),
+            ("postgres://u:p@ss/w@127.0.0.1", "postgres://u:***@127.0.0.1"),
             ("a://u:p@h b://u:p@h", "a://u:***@h b://u:***@h"),
             ("sqlite://shop.db", "sqlite://shop.db"),
         ];
         for (text, clean) in cases {
             assert_eq!(without_passwords(text), clean);
         }
+    }
+
+    #[test]
+    fn urls_that_were_mistyped() {
+        let cases = [
+            ("postgres:/u:p@h/x", "postgres:/u:***@h/x"),
+            ("postgres//u:p@h/x", "postgres//u:***@h/x"),
+            ("postgresql:u:p@h/x", "postgresql:u:***@h/x"),
+            ("u:p@ss/w@h/x", "u:***@h/x"),
+            ("postgres://u:p a@h/x", "postgres://u:***@h/x"),
+            ("shop.db", "shop.db"),
+        ];
+        for (text, clean) in cases {
+            assert_eq!(of_store(text), clean);
+        }
+        assert_eq!(
+            of_command_line("error: unexpected argument 'u:p@h/x' found\n"),
+            "error: unexpected argument 'u:***@h/x' found\n"
+        );
     }
 }

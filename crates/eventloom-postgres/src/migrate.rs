@@ -122,7 +122,9 @@ pub struct Migrated {
 #[non_exhaustive]
 pub enum MigrateError {
     /// The tables have another number of lanes.
-    #[error("schema {schema} was made with {found} lanes, {asked} were asked for; it cannot be changed")]
+    #[error(
+        "schema {schema} was made with {found} lanes, {asked} were asked for; the number cannot be changed after the first migration"
+    )]
     Lanes {
         /// The schema.
         schema: SchemaName,

@@ -80,7 +80,9 @@ pub enum MigrateError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// The tables have another number of lanes.
-    #[error("the tables in {place} were made with {found} lanes, {asked} were asked for; it cannot be changed")]
+    #[error(
+        "the tables in {place} were made with {found} lanes, {asked} were asked for; the number cannot be changed after the first migration"
+    )]
     Lanes {
         /// The file.
         place: String,

@@ -95,7 +95,10 @@ pub struct Books {
 #[non_exhaustive]
 pub enum BooksError {
     /// No connection.
-    #[error("cannot open {place}: {why}; place orders first with `cargo run --release -p orders`")]
+    #[error(
+        "cannot open {place}: {}; place orders first with `cargo run --release -p orders`",
+        in_the_servers_words(why)
+    )]
     Open {
         /// File, or host and database.
         place: String,
@@ -103,7 +106,10 @@ pub enum BooksError {
         why: sqlx::Error,
     },
     /// The tables are missing, or of another make.
-    #[error("cannot read the tables in {place}: {why}; place orders first with `cargo run --release -p orders`")]
+    #[error(
+        "cannot read the tables in {place}: {}; place orders first with `cargo run --release -p orders`",
+        in_the_servers_words(why)
+    )]
     Read {
         /// File, or host and database.
         place: String,
@@ -116,6 +122,14 @@ pub enum BooksError {
         /// File, or host and database.
         place: String,
     },
+}
+
+/// The driver adds where in the server's source an error was raised, which helps nobody here.
+fn in_the_servers_words(error: &sqlx::Error) -> String {
+    match error {
+        sqlx::Error::Database(error) => error.message().to_owned(),
+        error => error.to_string(),
+    }
 }
 
 impl Books {

@@ -31,11 +31,18 @@ async fn main() -> ExitCode {
     match run(Arguments::parse()).await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        // Whoever closes the pipe has seen enough.
+        Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("orders-ledger: {error}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    error.downcast_ref::<std::io::Error>().is_some_and(kind)
 }
 
 async fn run(arguments: Arguments) -> anyhow::Result<bool> {

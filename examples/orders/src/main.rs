@@ -45,9 +45,35 @@ async fn main() -> ExitCode {
         None => tell(arguments).await,
     };
     done.unwrap_or_else(|error| {
-        eprintln!("orders: {}", eventloom::chain(error.as_ref()));
+        if is_broken_pipe(&error) {
+            return ExitCode::SUCCESS;
+        }
+        eprintln!("orders: {}", in_the_servers_words(&error));
         ExitCode::FAILURE
     })
+}
+
+/// Whoever closes the pipe has seen enough.
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    error.downcast_ref::<std::io::Error>().is_some_and(kind)
+}
+
+/// The driver adds where in the server's source an error was raised, which helps nobody here.
+fn in_the_servers_words(error: &anyhow::Error) -> String {
+    let text = eventloom::chain(error.as_ref()).to_string();
+    let of_server = error
+        .chain()
+        .find_map(|link| match link.downcast_ref::<sqlx::Error>()? {
+            sqlx::Error::Database(database) => Some(database),
+            _ => None,
+        });
+    match of_server {
+        Some(database) => text
+            .replace(&database.to_string(), database.message())
+            .replace("error returned from database: ", ""),
+        None => text,
+    }
 }
 
 /// The whole story: place, follow, ledger.

@@ -3,6 +3,7 @@
 use crate::{
     board::Rate,
     consume::{Group, MAILS_IN_FLIGHT},
+    mail::MailCount,
     run::Run,
     store::Shop,
 };
@@ -35,10 +36,11 @@ pub(crate) async fn report<S: Shop>(run: &Run<S>, outcome: Outcome) -> anyhow::R
     match &outcome.end {
         End::Done => {}
         End::Stopped(code) => {
-            writeln!(
-                out,
-                "Stopped, with everything drained. Started again with the same arguments, it goes on."
-            )?;
+            let standing = run.shop.standing().await?;
+            let mailed = MailCount::of(&run.mailbox).look()?;
+            let done = [standing.placed, standing.totals, standing.revenue, mailed];
+            let left = (run.purchases as u64).saturating_sub(done.into_iter().min().unwrap_or(0));
+            writeln!(out, "Stopped; {} are left, start it again to go on.", grouped(left))?;
             return Ok(ExitCode::from(*code));
         }
         End::Stalled(why) => writeln!(out, "Given up: {why}. This is what there is.")?,

@@ -12,6 +12,7 @@ use eventloom::{ConsumerName, ports::Start};
 use orders_ledger::{Database, grouped};
 use std::{
     fs::{File, OpenOptions, TryLockError},
+    io::Write,
     path::{Path, PathBuf},
 };
 
@@ -121,17 +122,21 @@ impl<S: Shop> Run<S> {
         })?;
         let database = arguments.database()?;
         let count = grouped(purchases as u64);
-        println!("Store  {}", database.place());
-        println!("Input  {}: {count} purchases", input.name);
+        writeln!(std::io::stdout(), "Store  {}", database.place())?;
+        writeln!(std::io::stdout(), "Input  {}: {count} purchases", input.name)?;
         let groups = [standing.totals, standing.revenue, mailed];
         if standing.placed == purchases as u64 && groups.iter().all(|done| *done >= standing.placed) {
-            println!("All of it was placed and handled before; --fresh begins anew.");
+            writeln!(
+                std::io::stdout(),
+                "All of it was placed and handled before; --fresh begins anew."
+            )?;
         } else if standing.placed > 0 {
             let [totals, revenue, mailed] = groups.map(grouped);
-            println!(
+            writeln!(
+                std::io::stdout(),
                 "Goes on where it was: {} of {count} placed; handled by totals {totals}, revenue {revenue}, mailer {mailed}.",
                 grouped(standing.placed)
-            );
+            )?;
         }
         let (kills, is_new) = (arguments.kill, standing.placed == 0);
         Ok(Run {

@@ -1,11 +1,11 @@
 //! `eventloom consumer …`: which consumers there are, and where they stand.
 
-use super::status::{ReaderJson, Report};
+use super::status::{ReaderJson, Report, readers};
 use crate::{
     ask::Consent,
     failure::{Exit, Failure},
     figures::{self, age, bounded, counted, thousands},
-    open::{Work, with_store},
+    open::{With, Work, with_store},
     output::{Output, plain, table, talk},
     settings::Settings,
 };
@@ -113,15 +113,25 @@ impl Named {
 pub(crate) async fn run(verb: Verb, settings: &Settings) -> Result<Exit, Failure> {
     match verb {
         Verb::List(list) => with_store(settings, list).await,
-        Verb::Pause(Pause { named }) => with_store(settings, Pausing { named, paused: true }).await,
-        Verb::Resume(Resume { named }) => with_store(settings, Pausing { named, paused: false }).await,
-        Verb::Reset(reset) => with_store(settings, reset).await,
-        Verb::Drop(drop) => with_store(settings, drop).await,
+        Verb::Pause(Pause { named }) => {
+            let command = Pausing { named, paused: true };
+            with_store(settings, With { command, settings }).await
+        }
+        Verb::Resume(Resume { named }) => {
+            let command = Pausing { named, paused: false };
+            with_store(settings, With { command, settings }).await
+        }
+        Verb::Reset(command) => with_store(settings, With { command, settings }).await,
+        Verb::Drop(command) => with_store(settings, With { command, settings }).await,
     }
 }
 
 /// The consumer as it is, or who was probably meant.
-pub(crate) async fn registered<S: Backend>(store: &S, name: &ConsumerName) -> Result<ReaderStatus, Failure> {
+pub(crate) async fn registered<S: Backend>(
+    store: &S,
+    name: &ConsumerName,
+    settings: &Settings,
+) -> Result<ReaderStatus, Failure> {
     let mut readers = store.readers(None).await?;
     match readers.iter().position(|reader| reader.name == name.as_str()) {
         Some(found) => Ok(readers.swap_remove(found)),
@@ -130,7 +140,7 @@ pub(crate) async fn registered<S: Backend>(store: &S, name: &ConsumerName) -> Re
             let names = readers.iter().map(|reader| reader.name.as_str());
             Err(match figures::nearest(name.as_str(), names) {
                 Some(nearest) => failure.next(format!("did you mean {nearest}?")),
-                None => failure.next("`eventloom consumer list` names those that are"),
+                None => failure.next(settings.command("consumer list")),
             })
         }
     }
@@ -138,7 +148,7 @@ pub(crate) async fn registered<S: Backend>(store: &S, name: &ConsumerName) -> Re
 
 impl Work for List {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let report = Report::of(store.place(), store.log_status().await?, store.readers(None).await?);
+        let report = Report::of(store.place(), store.log_status().await?, readers(&store).await?);
         let mut output = Output::new();
         if self.json {
             report
@@ -190,19 +200,22 @@ struct Pausing {
     paused: bool,
 }
 
-impl Work for Pausing {
+impl Work for With<'_, Pausing> {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let name = &self.named.consumer;
-        let before = registered(&store, name).await?;
-        if !store.pause(name, self.paused).await? {
+        let With { command, settings } = self;
+        let name = &command.named.consumer;
+        let before = registered(&store, name, settings).await?;
+        if !store.pause(name, command.paused).await? {
             return Err(gone(name));
         }
-        self.named.talk(&match (before.paused == self.paused, self.paused) {
-            (true, true) => format!("{name} is paused already"),
-            (true, false) => format!("{name} was not paused"),
-            (false, true) => format!("{name} is paused: what runs is finished, nothing new is delivered"),
-            (false, false) => format!("{name} goes on, {} behind", counted(before.lag_messages, "message")),
-        });
+        command
+            .named
+            .talk(&match (before.paused == command.paused, command.paused) {
+                (true, true) => format!("{name} is paused already"),
+                (true, false) => format!("{name} was not paused"),
+                (false, true) => format!("{name} is paused: what runs is finished, nothing new is delivered"),
+                (false, false) => format!("{name} goes on, {} behind", counted(before.lag_messages, "message")),
+            });
         Ok(Exit::Done)
     }
 }
@@ -218,13 +231,14 @@ impl Reset {
     }
 }
 
-impl Work for Reset {
+impl Work for With<'_, Reset> {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let name = &self.named.consumer;
-        let before = registered(&store, name).await?;
-        let to = self.start();
+        let With { command, settings } = self;
+        let name = &command.named.consumer;
+        let before = registered(&store, name, settings).await?;
+        let to = command.start();
         let position = place_of(&store, to).await?;
-        let forgetting = if self.forget_handled {
+        let forgetting = if command.forget_handled {
             ", and forget what it has handled"
         } else {
             ""
@@ -237,12 +251,19 @@ impl Work for Reset {
             thousands(lowest.0),
             thousands(highest.0)
         );
-        if let Some(exit) = self.consent.only_told(&format!("would {what}")) {
+        let pruned_to = store.log_status().await?.pruned_to;
+        if pruned_to.0 > 0 && position <= pruned_to {
+            command.named.talk(&format!(
+                "rows up to {} were pruned: nothing before can be delivered again; see Eventloom::keep_log",
+                thousands(pruned_to.0)
+            ));
+        }
+        if let Some(exit) = command.consent.only_told(&format!("would {what}")) {
             return Ok(exit);
         }
-        self.consent.ask(&what)?;
-        match store.reset(name, to, self.forget_handled, None).await? {
-            Some(position) => self
+        command.consent.ask(&what)?;
+        match store.reset(name, to, command.forget_handled, None).await? {
+            Some(position) => command
                 .named
                 .talk(&format!("{name} goes on after position {}", thousands(position.0))),
             None => return Err(gone(name)),
@@ -279,10 +300,11 @@ async fn place_of<S: Backend>(store: &S, to: Start) -> Result<Position, Failure>
     })
 }
 
-impl Work for Drop {
+impl Work for With<'_, Drop> {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let name = &self.named.consumer;
-        let before = registered(&store, name).await?;
+        let With { command, settings } = self;
+        let name = &command.named.consumer;
+        let before = registered(&store, name, settings).await?;
         let what = format!(
             "drop {name} with its cursors, its inbox, {} and {}",
             counted(before.waiting, "waiting message"),
@@ -290,16 +312,16 @@ impl Work for Drop {
         );
         let running = before.lanes.iter().filter(|lane| lane.owner.is_some()).count();
         if running > 0 {
-            self.named.talk(&format!(
+            command.named.talk(&format!(
                 "{name} is running: instances own {running} of its lanes and will stop working"
             ));
         }
-        if let Some(exit) = self.consent.only_told(&format!("would {what}")) {
+        if let Some(exit) = command.consent.only_told(&format!("would {what}")) {
             return Ok(exit);
         }
-        self.consent.ask(&what)?;
+        command.consent.ask(&what)?;
         match store.drop_reader(name).await? {
-            true => self.named.talk(&format!("{name} is dropped")),
+            true => command.named.talk(&format!("{name} is dropped")),
             false => return Err(gone(name)),
         }
         Ok(Exit::Done)

@@ -5,10 +5,10 @@ mod look;
 
 use crate::{
     failure::{Exit, Failure},
-    open::with_store,
+    open::{With, with_store},
     settings::Settings,
 };
-use eventloom::{ConsumerName, DeadLetter, LetterFilter, ports::Backend};
+use eventloom::{ConsumerName, DeadLetter, LetterFilter, Uuid, ports::Backend};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
@@ -21,9 +21,9 @@ pub(crate) enum Verb {
 pub(crate) async fn run(verb: Verb, settings: &Settings) -> Result<Exit, Failure> {
     match verb {
         Verb::List(list) => with_store(settings, look::Listing { list, settings }).await,
-        Verb::Show(show) => with_store(settings, show).await,
-        Verb::Redrive(redriving) => with_store(settings, redriving).await,
-        Verb::Delete(deleting) => with_store(settings, deleting).await,
+        Verb::Show(command) => with_store(settings, With { command, settings }).await,
+        Verb::Redrive(command) => with_store(settings, With { command, settings }).await,
+        Verb::Delete(command) => with_store(settings, With { command, settings }).await,
     }
 }
 
@@ -58,4 +58,12 @@ async fn letters<S: Backend>(
 
 fn consumer(text: &str) -> Result<ConsumerName, String> {
     ConsumerName::parse(text).map_err(|error| error.to_string())
+}
+
+/// A consumer that is followed by ids.
+fn consumer_before_ids(text: &str) -> Result<ConsumerName, String> {
+    match Uuid::try_parse(text) {
+        Ok(_) => Err("this is an id, so the order is swapped: the consumer comes first, ids behind it".to_owned()),
+        Err(_) => consumer(text),
+    }
 }

@@ -35,7 +35,7 @@ and by several at once.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// Number of lanes of new tables, 1 to 16,384: the most that a consumer does at once. 64 unless said otherwise;
-    /// it changes later only offline
+    /// it cannot be changed after the first migration
     #[arg(long, value_name = "N", value_parser = lanes)]
     lanes: Option<LaneCount>,
     /// How long a step waits for a lock; 5s unless said otherwise. On Postgres it lets others pass then, and tries four
@@ -110,6 +110,7 @@ async fn on_sqlite(
     options.lanes = arguments.lanes;
     let migrated = sqlite::migrate(path, options).await.map_err(|error| match error {
         sqlite::MigrateError::Open(error) => open::sqlite_failure(error, settings),
+        error @ sqlite::MigrateError::Lanes { .. } => Failure::of(&error).next(without_lanes(settings)),
         error => Failure::of(&error),
     })?;
     // What was made is opened, as a service would: it answers for itself.
@@ -160,6 +161,7 @@ async fn on_pool(
             )
         }
         postgres::MigrateError::Store { step, source } => Failure::from(source).at(&format!("step {step}")),
+        error @ postgres::MigrateError::Lanes { .. } => Failure::of(&error).next(without_lanes(settings)),
         error => Failure::of(&error),
     })?;
     // What was made is opened, as a service would: it answers for itself.
@@ -169,6 +171,10 @@ async fn on_pool(
         .map_err(|error| open::postgres_failure(error, settings))?;
     let place = named(&store, settings);
     report(&place, &store, (migrated.from, migrated.to), &migrated.applied)
+}
+
+fn without_lanes(settings: &Settings) -> String {
+    format!("leave --lanes out: {}", settings.command("migrate"))
 }
 
 fn named(store: &Postgres, settings: &Settings) -> String {

@@ -75,7 +75,11 @@ impl Work for Arguments {
         let mut stop = Stop::new()?;
         let following = async {
             let begun = self.begin(&store, &mut printer).await?;
-            self.go_on(&store, &mut printer, begun).await
+            let exit = self.go_on(&store, &mut printer, begun).await?;
+            if !printer.has_printed && !self.follow && self.limit != Some(0) {
+                self.say_why_nothing(&store).await?;
+            }
+            Ok(exit)
         };
         tokio::select! {
             done = following => done,
@@ -186,6 +190,28 @@ impl Arguments {
         }
     }
 
+    async fn say_why_nothing<S: Backend>(&self, store: &S) -> Result<(), Failure> {
+        let pruned_to = store.log_status().await?.pruned_to;
+        let topics: Vec<&str> = self.topics.iter().map(Topic::as_str).collect();
+        let of = match topics.is_empty() {
+            true => String::new(),
+            false => format!(" of topic {}", topics.join(", ")),
+        };
+        let place = match (self.after, self.since) {
+            (None, None) => "",
+            _ => " from there on",
+        };
+        talk(&match (pruned_to.0, of.as_str(), place) {
+            (0, "", "") => "the log is empty: nothing was published yet".to_owned(),
+            (0, ..) => format!("there is no event{of}{place}"),
+            (pruned_to, ..) => format!(
+                "there is no event{of}{place}; rows up to {} were pruned; Eventloom::keep_log keeps them longer",
+                figures::thousands(pruned_to)
+            ),
+        });
+        Ok(())
+    }
+
     fn wants(&self, row: &Recorded) -> bool {
         self.topics.is_empty() || self.topics.iter().any(|topic| topic.as_str() == row.envelope.topic)
     }
@@ -210,6 +236,7 @@ struct Printer {
     json: bool,
     terminal: Option<usize>,
     widths: [usize; 4],
+    has_printed: bool,
 }
 
 impl Printer {
@@ -219,10 +246,12 @@ impl Printer {
             json,
             terminal: terminal::width(),
             widths: [6, 0, 0, 0],
+            has_printed: false,
         }
     }
 
     fn print(&mut self, recorded: &Recorded) -> Result<(), Failure> {
+        self.has_printed = true;
         if self.json {
             return self.output.json(&EventJson::of(recorded));
         }

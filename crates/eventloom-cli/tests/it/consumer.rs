@@ -113,6 +113,11 @@ fn they_are_put_elsewhere() {
         reset(&["--after", "0", "--yes"])
             .exits(1)
             .says(&["were pruned", "next: "]);
+        for place in [&["--earliest"][..], &["--since", "1h"]] {
+            reset(&[place, &["--dry-run"]].concat())
+                .exits(0)
+                .says(&["were pruned: nothing before can be delivered again", "keep_log"]);
+        }
     });
 }
 

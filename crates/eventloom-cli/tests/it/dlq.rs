@@ -117,6 +117,48 @@ fn they_are_looked_at() {
 }
 
 #[test]
+fn consumer_and_id_the_other_way_round() {
+    on_each("consumer_and_id_the_other_way_round", |store| {
+        let ids = dead(store);
+        for verb in ["show", "redrive", "delete"] {
+            on(store, &["dlq", verb, &ids[0], "invoicing"])
+                .exits(2)
+                .says(&[&ids[0], "the order is swapped: the consumer comes first"]);
+        }
+        for verb in ["redrive", "delete"] {
+            on(store, &["dlq", verb, "--help"])
+                .exits(0)
+                .prints(&[&format!("Usage: eventloom dlq {verb} [OPTIONS] <CONSUMER> <ID>...|")]);
+        }
+        assert_eq!(counts(store), (3, 1), "nothing was changed");
+    });
+}
+
+#[test]
+fn advice_names_the_store() {
+    let store = TestStore::sqlite();
+    dead(&store);
+    let url = store.url().to_owned();
+    let cases = [
+        (
+            &["dlq", "show", "invoicing", "none"][..],
+            "dlq list --consumer invoicing --state all",
+        ),
+        (
+            &["dlq", "redrive", "invoicing", "none"],
+            "dlq list --consumer invoicing",
+        ),
+        (&["consumer", "pause", "nobody"], "consumer list"),
+        (&["dlq", "list", "nobody"], "consumer list"),
+    ];
+    for (arguments, next) in cases {
+        on(&store, &[arguments, &["--store", &url]].concat())
+            .exits(1)
+            .says(&[&format!("next: eventloom {next} --store {url}\n")]);
+    }
+}
+
+#[test]
 fn they_are_sent_again() {
     on_each("they_are_sent_again", |store| {
         let ids = dead(store);

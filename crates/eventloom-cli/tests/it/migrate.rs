@@ -38,7 +38,8 @@ fn it_can_be_run_again() {
             .says(&["is current, with 16 lanes"]);
         on(store, &["migrate", "--lanes", "32"])
             .exits(1)
-            .says(&["16 lanes", "32"]);
+            .says(&["16 lanes", "32", "cannot be changed after the first migration"])
+            .says(&["next: leave --lanes out: eventloom migrate"]);
         on(store, &["status"])
             .exits(0)
             .prints(&["outbox       head ", "   horizon ", "   0 held back"]);
@@ -113,9 +114,34 @@ fn the_printed_grants_run_through() {
         on(store, &["migrate", "--schema", &schema]).exits(0);
         let grants = on(store, &["migrate", "--grants", "--schema", &schema]).exits(0).stdout;
         store.execute(&grants);
+        let publish = |role: &str| {
+            let url = format!("{}?options=-crole%3D{schema}_{role}", store.url());
+            on(
+                store,
+                &[
+                    "publish",
+                    "orders",
+                    "order.placed",
+                    "--schema",
+                    &schema,
+                    "--store",
+                    &url,
+                ],
+            )
+        };
+        let next = format!("next: connect to the primary, with a role that was granted {schema}_reader");
+        let writer = publish("writer");
+        let reader = publish("reader");
         let roles = ["operator", "reader", "writer"].map(|role| format!("{schema}_{role}"));
         let remove = roles.map(|role| format!("DROP OWNED BY {role}; DROP ROLE {role};"));
         store.execute(&remove.concat());
+        writer.exits(1).says(&[
+            "permission denied",
+            &next,
+            "migrate --grants",
+            &format!("{schema}_writer"),
+        ]);
+        reader.exits(0);
     });
 }
 

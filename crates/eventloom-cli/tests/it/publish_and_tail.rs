@@ -212,6 +212,29 @@ fn what_was_pruned_is_said() {
     });
 }
 
+#[test]
+fn why_there_is_nothing_to_see_is_said() {
+    on_each("why_there_is_nothing_to_see_is_said", |store| {
+        migrated(store);
+        let tail = |arguments: &[&str], why: &str| {
+            let answer = on(store, &[&["tail"], arguments].concat()).exits(0).says(&[why]);
+            assert_eq!((answer.stdout.as_str(), answer.stderr.lines().count()), ("", 1));
+        };
+        tail(&[], "the log is empty");
+        publish(store, "orders", "t1");
+        tail(&["payments"], "there is no event of topic payments");
+        tail(&["--since", "2100-01-01"], "there is no event from there on");
+        store.execute("UPDATE {t}logs SET pruned_to = (SELECT max(position) FROM {t}outbox)");
+        tail(&[], "were pruned; Eventloom::keep_log");
+        tail(
+            &["payments", "--from-start"],
+            "there is no event of topic payments; rows up to ",
+        );
+        let answer = on(store, &["tail", "--limit", "0"]).exits(0);
+        assert!(answer.stderr.is_empty(), "{}", answer.stderr);
+    });
+}
+
 fn next_line(lines: &mut impl Iterator<Item = std::io::Result<String>>) -> String {
     lines.next().expect("it goes on").unwrap()
 }

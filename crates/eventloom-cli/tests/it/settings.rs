@@ -124,6 +124,38 @@ fn a_store_that_is_not_there() {
 }
 
 #[test]
+fn a_url_that_was_mistyped() {
+    let cases = [
+        ("postgres:/shop:geheim@h/x", "\"postgres:/shop:***@h/x\""),
+        ("postgres//shop:geheim@h/x", "\"postgres//shop:***@h/x\""),
+        ("postgresql:shop:geheim@h/x", "\"postgresql:shop:***@h/x\""),
+        ("shop:geheim@host/db", "\"shop:***@host/db\""),
+        ("shop:geheim/geheim@host", "\"shop:***@host\""),
+        (
+            "postgres://shop:p@geheim/w@127.0.0.1",
+            "\"postgres://shop:***@127.0.0.1\"",
+        ),
+        ("postgres://shop:5432?geheim@h/x", "\"postgres://shop:***@h/x\""),
+        ("postgres://shop@h:1/x?password=a@geheim", "percent-encoded (@ is %40"),
+        ("postgres://shop:geheim@h/x?foo=bar", "unknown parameter \"foo\""),
+        ("postgres://shop:geheim@h/x?sslmdoe=require", "did you mean sslmode?"),
+        ("postgres://shop:geheim@h/x?sslmode=reqiure", "did you mean require?"),
+    ];
+    let folder = Folder::new();
+    for (store, part) in cases {
+        for verb in ["status", "migrate"] {
+            run(command(folder.path(), &[verb, "--store", store]))
+                .exits(2)
+                .says(&[part, "next: "])
+                .hides(SECRET);
+        }
+        run(command(folder.path(), &["status", store])).exits(2).hides(SECRET);
+    }
+    let made = std::fs::read_dir(folder.path()).unwrap().count();
+    assert_eq!(made, 0, "no file is made of a URL");
+}
+
+#[test]
 fn a_wrong_password() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = server.local_addr().unwrap().port();

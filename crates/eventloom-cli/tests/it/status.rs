@@ -64,6 +64,22 @@ fn a_reader_that_is_well_and_one_that_is_not() {
 }
 
 #[test]
+fn what_waits_after_a_failure_says_why() {
+    on_each("what_waits_after_a_failure_says_why", |store| {
+        on(store, &["migrate"]).exits(0);
+        ["later", "later", "a"].iter().for_each(|key| order(store, key));
+        let stands = |reader: &eventloom::ports::ReaderStatus| reader.lag_messages == 0 && reader.waiting == 2;
+        service::run(store, &["later"], stands, || {
+            on(store, &["status"]).exits(0).prints(&[
+                "last error: ",
+                "tax table has no row for 'later'",
+                "next: eventloom dlq list --consumer invoicing --state all",
+            ]);
+        });
+    });
+}
+
+#[test]
 fn a_reader_that_is_well_needs_nobody() {
     on_each("a_reader_that_is_well_needs_nobody", |store| {
         on(store, &["migrate"]).exits(0);

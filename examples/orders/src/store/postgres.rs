@@ -11,6 +11,7 @@ use sqlx::{
     Connection, PgConnection, PgPool, Transaction,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+use std::io::Write as _;
 use std::str::FromStr;
 
 /// The turn is held until the transaction ends, and taking it again costs nothing. 1919251557 is any number, the same for
@@ -32,10 +33,11 @@ pub(crate) async fn prepare(url: &str, connections: u32, fresh: bool) -> anyhow:
         .await
         .with_context(no_tables)?;
     if !migrated.applied.is_empty() {
-        println!(
+        writeln!(
+            std::io::stdout(),
             "Made the tables of Eventloom at {place}, schema eventloom: version {}.",
             migrated.to
-        );
+        )?;
     }
     let shop = Postgres::builder(pool).open().await?;
     let no_right = || format!("cannot make the schema orders_example at {place}; it needs the right to create schemas");

@@ -4,6 +4,7 @@ use super::*;
 use anyhow::Context;
 use eventloom::sqlite::{MigrateOptions, Sqlite, SqliteTransaction, migrate};
 use sqlx::SqliteConnection;
+use std::io::Write as _;
 use std::path::Path;
 
 /// A file has one writer at a time, so here turns come by themselves.
@@ -14,11 +15,12 @@ const ADD_TO_REVENUE: &str = "INSERT INTO revenue (month, orders, cents) VALUES 
 pub(crate) async fn prepare(path: &Path) -> anyhow::Result<Sqlite> {
     let migrated = migrate(path, MigrateOptions::default()).await?;
     if migrated.from < migrated.to {
-        println!(
+        writeln!(
+            std::io::stdout(),
             "Made the tables of Eventloom in {}: version {}.",
             path.display(),
             migrated.to
-        );
+        )?;
     }
     let shop = open(path).await?;
     for table in TABLES {

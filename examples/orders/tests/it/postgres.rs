@@ -47,3 +47,14 @@ async fn runs_on_postgres_balance_with_and_without_kills() {
     assert_eq!(ledger.groups.map(|group| group.handled), [1500; 3]);
     execute(&server, format!("DROP DATABASE {database} WITH (FORCE)")).await;
 }
+
+#[tokio::test]
+async fn a_refusal_is_told_in_the_servers_words() {
+    let Some(server) = server("a_refusal_is_told_in_the_servers_words") else {
+        return;
+    };
+    let (root, _) = server.rsplit_once('/').unwrap();
+    let shop = Shop::on("refused", format!("{root}/orders_that_is_not_there"));
+    let ran = shop.orders("--limit 1");
+    ran.ended(1, &["database \"orders_that_is_not_there\" does not exist\n"]);
+}

@@ -68,12 +68,26 @@ async fn sigterm_drains_and_the_next_start_goes_on() {
             .unwrap();
         assert!(sent.success());
         let ran = Ran::of(child.wait_with_output().unwrap());
-        ran.ended(143, &["Started again with the same arguments, it goes on"]);
+        ran.ended(143, &["Stopped; ", " are left, start it again to go on."]);
         let placed = shop.placed().await;
         let limit = placed + 500;
         shop.orders(&format!("--limit {limit}"))
             .ended(0, &["Goes on where it was", "none sent twice", BALANCED]);
     }
+}
+
+#[tokio::test]
+async fn a_closed_pipe_ends_it_quietly() {
+    let shop = Shop::new("pipe");
+    let mut child = shop.begin("--limit 200");
+    drop(child.stdout.take());
+    let ran = Ran::of(child.wait_with_output().unwrap());
+    ran.ended(0, &[]);
+    assert!(
+        !ran.text.contains("panicked") && !ran.text.contains("pipe"),
+        "{}",
+        ran.text
+    );
 }
 
 #[tokio::test]

@@ -1,13 +1,14 @@
 //! `dlq redrive` and `dlq delete`: both change states alone; the consumer's own instances do the handling.
 
-use super::{consumer, letters};
+use super::{consumer_before_ids, letters};
 use crate::{
     ask::Consent,
     commands::consumer::registered,
     failure::{Exit, Failure},
     figures::{counted, thousands},
-    open::Work,
+    open::{With, Work},
     output::{Output, plain, talk},
+    settings::Settings,
 };
 use eventloom::{
     ConsumerName, LetterFilter, Redrive,
@@ -71,13 +72,16 @@ impl Which {
 
 /// Send dead letters again: they are tried at once, with fresh attempts, those of a key in order
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "eventloom dlq redrive [OPTIONS] <CONSUMER> <ID>...|--key <KEY>|--all",
+    after_help = "\
 Examples:
   eventloom dlq redrive invoicing 0193a3f2-…
   eventloom dlq redrive invoicing --key order-17
   eventloom dlq redrive invoicing --all --dry-run
 
-The consumer's running instances handle them; nothing is handled here. What fails again is dead again.")]
+The consumer's running instances handle them; nothing is handled here. What fails again is dead again."
+)]
 pub(crate) struct Redriving {
     #[command(flatten)]
     verb: Verb,
@@ -85,13 +89,16 @@ pub(crate) struct Redriving {
 
 /// Give dead letters up for good; what waits behind them flows on
 #[derive(Debug, clap::Args)]
-#[command(after_help = "\
+#[command(
+    override_usage = "eventloom dlq delete [OPTIONS] <CONSUMER> <ID>...|--key <KEY>|--all",
+    after_help = "\
 Examples:
   eventloom dlq show invoicing 0193a3f2-… --json > kept.json
   eventloom dlq delete invoicing 0193a3f2-…
   eventloom dlq delete invoicing --key order-17 --dry-run
 
-A message that still waits is left alone. What is deleted is gone: no copy is kept.")]
+A message that still waits is left alone. What is deleted is gone: no copy is kept."
+)]
 pub(crate) struct Deleting {
     #[command(flatten)]
     verb: Verb,
@@ -100,7 +107,7 @@ pub(crate) struct Deleting {
 #[derive(Debug, clap::Args)]
 struct Verb {
     /// The consumer
-    #[arg(value_parser = consumer)]
+    #[arg(value_parser = consumer_before_ids)]
     consumer: ConsumerName,
     #[command(flatten)]
     which: Which,
@@ -118,8 +125,9 @@ impl Verb {
         store: &S,
         verb: &str,
         asks: bool,
+        settings: &Settings,
     ) -> Result<Option<(ReaderStatus, Vec<String>)>, Failure> {
-        let status = registered(store, &self.consumer).await?;
+        let status = registered(store, &self.consumer, settings).await?;
         let (ids, others) = self.which.found(store, &self.consumer).await?;
         for id in &others {
             talk(&format!(
@@ -131,7 +139,7 @@ impl Verb {
         if ids.is_empty() && !others.is_empty() {
             return Err(
                 Failure::new(format!("none of these is a dead letter of {}", self.consumer))
-                    .next(format!("`eventloom dlq list --consumer {}` lists them", self.consumer)),
+                    .next(settings.command(&format!("dlq list --consumer {}", self.consumer))),
             );
         }
         if ids.is_empty() {
@@ -166,10 +174,10 @@ impl Verb {
     }
 }
 
-impl Work for Redriving {
+impl Work for With<'_, Redriving> {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let verb = &self.verb;
-        let Some((status, ids)) = verb.agreed(&store, "redrive", false).await? else {
+        let verb = &self.command.verb;
+        let Some((status, ids)) = verb.agreed(&store, "redrive", false, self.settings).await? else {
             return Ok(Exit::Done);
         };
         let name = &verb.consumer;
@@ -185,7 +193,10 @@ impl Work for Redriving {
         }
         let runs = status.lanes.iter().any(|lane| lane.owner.is_some());
         let when = match (runs, status.paused) {
-            (_, true) => format!("they wait until somebody resumes it: eventloom consumer resume {name}"),
+            (_, true) => {
+                let resume = self.settings.command(&format!("consumer resume {name}"));
+                format!("they wait until somebody resumes it: {resume}")
+            }
             (true, false) => "its instances try them now".to_owned(),
             (false, false) => "they wait until an instance of it is started: nobody runs it".to_owned(),
         };
@@ -194,10 +205,10 @@ impl Work for Redriving {
     }
 }
 
-impl Work for Deleting {
+impl Work for With<'_, Deleting> {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let verb = &self.verb;
-        let Some((_, ids)) = verb.agreed(&store, "delete", true).await? else {
+        let verb = &self.command.verb;
+        let Some((_, ids)) = verb.agreed(&store, "delete", true, self.settings).await? else {
             return Ok(Exit::Done);
         };
         let name = &verb.consumer;

@@ -1,12 +1,12 @@
 //! `dlq list` and `dlq show`.
 
-use super::{consumer, letters};
+use super::{consumer, consumer_before_ids, letters};
 use crate::{
     commands::consumer::registered,
     event::EventJson,
     failure::{Exit, Failure},
     figures::{age, moment, rfc3339, since},
-    open::Work,
+    open::{With, Work},
     output::{Output, plain, shortened, table, talk},
     settings::Settings,
     terminal,
@@ -70,7 +70,7 @@ impl Work for Listing<'_> {
         let list = &self.list;
         let whose = list.of.as_ref().or(list.consumer.as_ref());
         if let Some(name) = whose {
-            registered(&store, name).await?;
+            registered(&store, name, self.settings).await?;
         }
         let state = match list.state {
             State::Dead => Some(HeldState::Dead),
@@ -174,7 +174,7 @@ fn state(letter: &DeadLetter) -> &'static str {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// The consumer
-    #[arg(value_parser = consumer)]
+    #[arg(value_parser = consumer_before_ids)]
     consumer: ConsumerName,
     /// Logical id of the message
     id: String,
@@ -183,19 +183,18 @@ pub(crate) struct Show {
     json: bool,
 }
 
-impl Work for Show {
+impl Work for With<'_, Show> {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let Some(letter) = store.letter(&self.consumer, &self.id).await? else {
-            registered(&store, &self.consumer).await?;
+        let Show { consumer, id, json } = self.command;
+        let Some(letter) = store.letter(&consumer, &id).await? else {
+            registered(&store, &consumer, self.settings).await?;
+            let list = format!("dlq list --consumer {consumer} --state all");
             return Err(
-                Failure::new(format!("{} holds no message {}", self.consumer, plain(&self.id))).next(format!(
-                    "`eventloom dlq list --consumer {} --state all` lists what it holds",
-                    self.consumer
-                )),
+                Failure::new(format!("{consumer} holds no message {}", plain(&id))).next(self.settings.command(&list))
             );
         };
         let mut output = Output::new();
-        if self.json {
+        if json {
             output.json(&LetterJson::of(&letter))?;
         } else {
             describe(&letter, &mut output)?;

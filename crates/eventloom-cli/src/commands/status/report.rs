@@ -79,6 +79,8 @@ impl Report {
             let (status, name) = (&reader.status, &reader.status.name);
             if status.dead > 0 {
                 next.push(settings.command(&format!("dlq list --consumer {name}")));
+            } else if status.waiting > 0 && status.last_error.is_some() {
+                next.push(settings.command(&format!("dlq list --consumer {name} --state all")));
             }
             if status.paused && status.lag_messages > 0 {
                 next.push(settings.command(&format!("consumer resume {name}")));

@@ -185,6 +185,22 @@ next: eventloom consumer resume revenue
     }
 
     #[test]
+    fn what_waits_after_a_failure() {
+        let log = LogStatus::new(Uuid::nil(), Position(3), Position(0));
+        let mut invoicing = reader("invoicing", |_| Some("host-a-11-00aa00aa"));
+        (invoicing.held_keys, invoicing.waiting) = (1, 2);
+        invoicing.last_error = Some("InvoiceError: no such table".to_owned());
+        let expected = "\
+outbox       head 3   horizon 3   0 held back   db:5432/shop
+invoicing    consumer   lag 0   oldest -   64/64 lanes   host-a 64
+             held keys 1   waiting 2   dead 0
+             last error: InvoiceError: no such table
+next: eventloom dlq list --consumer invoicing --state all
+";
+        assert_eq!(screen(log, vec![invoicing]), expected);
+    }
+
+    #[test]
     fn nothing_to_do() {
         let log = LogStatus::new(Uuid::nil(), Position(3), Position(0));
         let some = |lane| (lane > 0).then_some("host-a-11-00aa00aa");
