@@ -149,6 +149,10 @@ impl Transaction for PostgresTransaction {
         self.run("ROLLBACK TO SAVEPOINT eventloom", "rolling back to the savepoint")
             .await
     }
+
+    fn is_intact(&self) -> bool {
+        !self.is_miscounted()
+    }
 }
 
 impl Deref for PostgresTransaction {

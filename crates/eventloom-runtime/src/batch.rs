@@ -295,6 +295,11 @@ impl<'g, S: Backend> Transacted<'g, S> {
                 Ok(None) => self.unhandled += 1,
                 Err(failed) => return Err(blame(*index, failed)),
             }
+            if !tx.is_intact() {
+                // At once: what comes after it would run outside of any transaction.
+                let ended = "the handler ended the transaction that it was given, or left a nested one open";
+                return Err(blame(*index, Failed::transient(ended)));
+            }
             faults::point("batch.after_handler");
         }
         faults::point("batch.before_record");

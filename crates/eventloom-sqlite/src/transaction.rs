@@ -154,4 +154,8 @@ impl ports::Transaction for SqliteTransaction {
     async fn rollback_to_savepoint(&mut self) -> Result<(), StoreError> {
         self.run("ROLLBACK TO eventloom", "rolling back to the savepoint").await
     }
+
+    fn is_intact(&self) -> bool {
+        !self.store.rolled_back.load(Ordering::Acquire)
+    }
 }

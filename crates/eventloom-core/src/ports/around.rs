@@ -180,6 +180,10 @@ impl<T: Transaction, A: Around> Transaction for SurroundedTransaction<T, A> {
         let rollback = self.transaction.rollback_to_savepoint();
         self.around.around(Call::new("rollback_to_savepoint"), rollback).await
     }
+
+    fn is_intact(&self) -> bool {
+        self.transaction.is_intact()
+    }
 }
 
 /// Methods that go to the store with it around them.

@@ -43,6 +43,10 @@ pub trait Transaction: DerefMut<Target = Self::Connection> + Send + 'static {
 
     /// Undoes what came after the savepoint, also in an aborted transaction, and gives back locks taken since.
     fn rollback_to_savepoint(&mut self) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// `false` when it is known, without asking the database, that a user of the connection has ended the transaction or
+    /// left a nested one open. [`Transaction::commit`] finds out what this does not see.
+    fn is_intact(&self) -> bool;
 }
 
 /// What the connections of a store allow.
