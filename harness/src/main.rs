@@ -33,7 +33,8 @@ mod watch;
 mod workload;
 
 use clap::{Parser, Subcommand};
-use std::process::ExitCode;
+use std::{future::Future, process::ExitCode};
+use tokio::signal::unix::{SignalKind, signal};
 
 #[derive(Debug, Parser)]
 #[command(about = "Crash and chaos runs of Eventloom with real processes")]
@@ -73,13 +74,28 @@ fn run(run: Run) -> anyhow::Result<tally::Tally> {
         .build()?;
     let tally = runtime.block_on(async {
         match run {
-            Run::Kills(options) => kills::run(options).await,
-            Run::Failpoints(options) => failpoints::run(options).await,
-            Run::Defects(options) => defects::run(options).await,
+            Run::Kills(options) => unless_stopped(kills::run(options)).await,
+            Run::Failpoints(options) => unless_stopped(failpoints::run(options)).await,
+            Run::Defects(options) => unless_stopped(defects::run(options)).await,
             Run::Actor(options) => actor::run(*options).await.map(|()| tally::Tally::silent()),
         }
     });
     // Standard input may still be read by a thread that cannot be ended.
     runtime.shutdown_background();
     tally
+}
+
+/// A campaign that is stopped is dropped, and takes its servers and processes along.
+async fn unless_stopped<T>(campaign: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let [mut terminate, mut interrupt, mut hangup] = [
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::hangup())?,
+    ];
+    tokio::select! {
+        outcome = campaign => outcome,
+        _ = terminate.recv() => anyhow::bail!("stopped by SIGTERM"),
+        _ = interrupt.recv() => anyhow::bail!("stopped by SIGINT"),
+        _ = hangup.recv() => anyhow::bail!("stopped by SIGHUP"),
+    }
 }
