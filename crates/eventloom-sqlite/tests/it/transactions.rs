@@ -5,8 +5,20 @@ use eventloom_core::{
     Position, StoreErrorKind,
     ports::{Outbox, Store, Transaction},
 };
-use eventloom_sqlite::{Sqlite, Tables};
+use eventloom_sqlite::{Sqlite, SqliteTransaction, Tables};
 use sqlx::Connection;
+
+/// The transaction is over, and its end says so.
+async fn is_no_commit(tx: SqliteTransaction) {
+    let kind = Transaction::commit(tx).await.unwrap_err().kind();
+    assert_eq!(kind, StoreErrorKind::Aborted);
+}
+
+/// Nothing was written before, and the store goes on.
+async fn takes_the_first_row(store: &Sqlite) {
+    store.publish_alone(event("k")).await.unwrap();
+    assert_eq!(read_all(store, Position::START).await.len(), 1);
+}
 
 #[tokio::test]
 async fn a_transaction_that_read_first_is_told_to_begin_immediate() {
@@ -109,14 +121,10 @@ async fn a_handler_that_rolls_back_leaves_an_aborted_transaction() {
         if roll_back {
             Transaction::rollback(tx).await.unwrap();
         } else {
-            assert_eq!(
-                Transaction::commit(tx).await.unwrap_err().kind(),
-                StoreErrorKind::Aborted
-            );
+            is_no_commit(tx).await;
         }
     }
-    store.publish_alone(event("k")).await.unwrap();
-    assert_eq!(read_all(&store, Position::START).await.len(), 1);
+    takes_the_first_row(&store).await;
 }
 
 /// The new one is not what the message was claimed in.
@@ -129,12 +137,8 @@ async fn a_transaction_in_the_place_of_another_is_not_committed() {
     sqlx::query("ROLLBACK").execute(&mut *tx).await.unwrap();
     sqlx::query("BEGIN").execute(&mut *tx).await.unwrap();
     append(&mut tx, &[event("k")]).await;
-    assert_eq!(
-        Transaction::commit(tx).await.unwrap_err().kind(),
-        StoreErrorKind::Aborted
-    );
-    store.publish_alone(event("k")).await.unwrap();
-    assert_eq!(read_all(&store, Position::START).await.len(), 1);
+    is_no_commit(tx).await;
+    takes_the_first_row(&store).await;
 }
 
 #[tokio::test]
@@ -148,14 +152,10 @@ async fn a_leaked_savepoint_makes_no_commit() {
         if roll_back {
             Transaction::rollback(tx).await.unwrap();
         } else {
-            assert_eq!(
-                Transaction::commit(tx).await.unwrap_err().kind(),
-                StoreErrorKind::Aborted
-            );
+            is_no_commit(tx).await;
         }
     }
-    store.publish_alone(event("k")).await.unwrap();
-    assert_eq!(read_all(&store, Position::START).await.len(), 1);
+    takes_the_first_row(&store).await;
 }
 
 /// For the driver it is a rollback of everything, and what comes after it must not be taken for a commit.
@@ -178,13 +178,9 @@ async fn a_nested_begin_that_is_dropped_makes_no_commit() {
             let alone = Sqlite::append(&Tables::default(), &mut tx, &[event("k")]).await;
             assert_eq!(alone.unwrap_err().kind(), StoreErrorKind::Aborted);
         }
-        assert_eq!(
-            Transaction::commit(tx).await.unwrap_err().kind(),
-            StoreErrorKind::Aborted
-        );
+        is_no_commit(tx).await;
     }
-    store.publish_alone(event("k")).await.unwrap();
-    assert_eq!(read_all(&store, Position::START).await.len(), 1);
+    takes_the_first_row(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
