@@ -129,6 +129,7 @@ mod tests {
             position: Position(7),
             lane: Lane(3),
             envelope,
+            omitted: None,
         }
     }
 

@@ -109,4 +109,6 @@ pub struct Recorded {
     pub lane: Lane,
     /// The event.
     pub envelope: Envelope,
+    /// Size of the payload where it was larger than the reader asked for: it was not read, and `payload` is `None`.
+    pub omitted: Option<u64>,
 }

@@ -48,6 +48,13 @@ pub const POINTS: &[&str] = &[
     "effect.after_call",
     "effect.before_commit",
     "effect.after_commit",
+    "relay.before_submit",
+    "relay.after_submit",
+    "relay.before_insert",
+    "relay.before_delivery",
+    "relay.after_delivery",
+    "relay.before_commit",
+    "relay.after_commit",
     "prune.before_delete",
     "prune.before_commit",
     "prune.after_commit",
@@ -74,6 +81,12 @@ pub const DEFECTS: &[&str] = &[
     "horizon_ignored",
     "take_without_bump",
     "queue_without_lock",
+    "advance_before_confirmation",
+    "refused_counted_as_confirmed",
+    "successor_after_unknown",
+    "delivery_id_changed_on_resend",
+    "relay_takes_foreign_rows",
+    "relay_marks_ignored",
 ];
 
 #[cfg(feature = "faults")]

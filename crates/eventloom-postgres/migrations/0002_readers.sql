@@ -28,6 +28,7 @@ CREATE TABLE eventloom.cursors (
     owner     text COLLATE "C",
     epoch     bigint NOT NULL DEFAULT 0,
     batch_end bigint NOT NULL DEFAULT 0,
+    confirmed bigint,                                               -- of a relay: the last that its broker has confirmed
     PRIMARY KEY (reader, lane)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
@@ -47,6 +48,22 @@ CREATE TABLE eventloom.inbox (
         autovacuum_analyze_scale_factor = 0.05);
 CREATE INDEX inbox_handled ON eventloom.inbox (consumer, handled_at) WHERE handled_at IS NOT NULL;  -- for forgetting
 CREATE INDEX inbox_once ON eventloom.inbox (handled_at) WHERE request IS NOT NULL;  -- the same for keys of requests
+
+-- Both ends of relays: which broker has confirmed what cursors say, and what has come here from other logs. Rewritten by
+-- every batch, as cursors are.
+CREATE TABLE eventloom.relays (
+    reader text COLLATE "C" PRIMARY KEY,
+    broker uuid NOT NULL
+);
+CREATE TABLE eventloom.relayed (
+    origin   uuid NOT NULL,
+    reader   text COLLATE "C" NOT NULL,
+    lane     smallint NOT NULL,
+    epoch    bigint NOT NULL,
+    position bigint NOT NULL,
+    id       text COLLATE "C" NOT NULL,
+    PRIMARY KEY (origin, reader, lane)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE eventloom.attempts (
     consumer text COLLATE "C" NOT NULL,
@@ -95,7 +112,7 @@ CREATE TABLE eventloom.held (
     attempts        int NOT NULL DEFAULT 0,
     due_at          timestamptz,
     taken_epoch     bigint,
-    redriven        boolean NOT NULL DEFAULT false,
+    redrives        int NOT NULL DEFAULT 0,
     error           text,
     fingerprint     text,
     first_failed_at timestamptz,

@@ -24,7 +24,7 @@ GRANT SELECT, UPDATE (pruned_to) ON eventloom.logs TO eventloom_reader;
 GRANT SELECT ON eventloom.schema_versions TO eventloom_reader;
 GRANT SELECT, INSERT, UPDATE, DELETE
     ON eventloom.readers, eventloom.members, eventloom.cursors, eventloom.inbox, eventloom.attempts,
-       eventloom.held_keys, eventloom.held
+       eventloom.held_keys, eventloom.held, eventloom.relays, eventloom.relayed
     TO eventloom_reader;
 GRANT EXECUTE ON FUNCTION eventloom.outbox_doze(bigint) TO eventloom_reader;
 

@@ -58,7 +58,7 @@ const REVIVE: &str = "
 WITH locked AS (SELECT id FROM eventloom.held
                  WHERE consumer = $1 AND id = ANY($2) AND state = 'dead' ORDER BY id FOR UPDATE)
 UPDATE eventloom.held h
-   SET state = 'waiting', attempts = 0, redriven = true, taken_epoch = NULL,
+   SET state = 'waiting', attempts = 0, redrives = redrives + 1, taken_epoch = NULL,
        due_at = CASE WHEN h.queued AND EXISTS (SELECT FROM eventloom.held e WHERE e.consumer = $1 AND e.key = h.key
                                                   AND e.queued AND e.position < h.position) THEN NULL
                      ELSE coalesce($3, clock_timestamp()) END
@@ -209,6 +209,6 @@ fn letter(row: &PgRow) -> Result<DeadLetter, sqlx::Error> {
     letter.fingerprint = row.try_get(more + 3)?;
     letter.first_failed_at = row.try_get(more + 4)?;
     letter.last_failed_at = row.try_get(more + 5)?;
-    letter.redriven = row.try_get(state + 4)?;
+    letter.redrives = row.try_get::<i32, _>(state + 4)?.unsigned_abs();
     Ok(letter)
 }

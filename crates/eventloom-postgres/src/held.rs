@@ -23,7 +23,7 @@ macro_rules! held_columns {
     () => {
         "position, lane, id, topic, type, key, event_source, subject, time, data, data_bytes, datacontenttype, dataschema,
          schemaversion, correlationid, causationid, traceparent, tracestate, headers, origin,
-         queued, state, attempts, taken_epoch, redriven"
+         queued, state, attempts, taken_epoch, redrives"
     };
 }
 pub(crate) use held_columns;
@@ -567,6 +567,6 @@ fn held_message(row: &PgRow) -> Result<HeldMessage, sqlx::Error> {
         state: state_of(row.try_get(state + 1)?),
         attempts: row.try_get::<i32, _>(state + 2)?.unsigned_abs(),
         taken_epoch: row.try_get::<Option<i64>, _>(state + 3)?.map(Epoch),
-        redriven: row.try_get(state + 4)?,
+        redrives: row.try_get::<i32, _>(state + 4)?.unsigned_abs(),
     })
 }

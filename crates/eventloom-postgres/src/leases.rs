@@ -106,12 +106,13 @@ const TERMINATE_LIMIT: Duration = Duration::from_secs(5);
 /// Moves nothing outside of the transaction that `begin` began: whatever ended that one has undone what the cursors are
 /// to move for. The same in the two below.
 const ADVANCE: &str = "
-WITH moves AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[])
-                         m (lane, epoch, come_from, go_to, batch_end)),
+WITH moves AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[])
+                         m (lane, epoch, come_from, go_to, batch_end, confirmed)),
      locked AS (SELECT c.lane FROM eventloom.cursors c JOIN moves m USING (lane)
                  WHERE c.reader = $1 AND c.epoch = m.epoch AND c.position = m.come_from
                    AND current_setting('eventloom.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
-UPDATE eventloom.cursors c SET position = m.go_to, batch_end = greatest(c.batch_end, m.batch_end)
+UPDATE eventloom.cursors c
+   SET position = m.go_to, batch_end = greatest(c.batch_end, m.batch_end), confirmed = coalesce(m.confirmed, c.confirmed)
   FROM moves m JOIN locked l USING (lane)
  WHERE c.reader = $1 AND c.lane = m.lane AND c.epoch = m.epoch AND c.position = m.come_from";
 const MARK: &str = "
@@ -260,6 +261,12 @@ impl Leases for Postgres {
             moves
                 .iter()
                 .map(|step| step.batch_end.map(|end| end.0))
+                .collect::<Vec<_>>(),
+        );
+        let query = query.bind(
+            moves
+                .iter()
+                .map(|step| step.confirmed.map(|confirmed| confirmed.0))
                 .collect::<Vec<_>>(),
         );
         let moved = query

@@ -41,6 +41,7 @@ mod once;
 mod outbox;
 mod prune;
 mod readers;
+mod relays;
 mod renewals;
 mod rows;
 mod store;

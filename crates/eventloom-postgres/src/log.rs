@@ -2,7 +2,7 @@
 
 use crate::{error::while_doing, rows, store::Postgres};
 use eventloom_core::{
-    Lane, OffsetDateTime, Position, StoreError, faults,
+    Lane, OffsetDateTime, Position, Recorded, StoreError, faults,
     ports::{Blocker, Horizon, Log, LogStatus, Page, Pruned, ReadError, ReadLimits},
 };
 use sqlx::{PgConnection, Row, postgres::PgRow};
@@ -20,9 +20,10 @@ macro_rules! page {
         concat!(
             "
 SELECT l.pruned_to, p.running >= $1 AS reached,
-       p.position, p.lane, p.id, p.topic, p.type, p.key, p.source, p.subject, p.time, p.data, p.data_bytes,
+       p.position, p.lane, p.id, p.topic, p.type, p.key, p.source, p.subject, p.time,
+       CASE WHEN p.payload_bytes <= $5 THEN p.data END, CASE WHEN p.payload_bytes <= $5 THEN p.data_bytes END,
        p.datacontenttype, p.dataschema, p.schemaversion, p.correlationid, p.causationid, p.traceparent, p.tracestate,
-       p.headers, p.origin
+       p.headers, p.origin, CASE WHEN p.payload_bytes > $5 THEN p.payload_bytes END::bigint
   FROM eventloom.logs l
   LEFT JOIN (
        SELECT r.*, sum(r.payload_bytes) OVER (ORDER BY r.position ROWS UNBOUNDED PRECEDING) AS running
@@ -46,10 +47,10 @@ SELECT l.pruned_to, p.running >= $1 AS reached,
 }
 
 const READ_AFTER: &str = page!("o.position > $3 AND o.position <= $4", "o.position");
-/// Compared as pairs: with `lane = $5` the planner may find it cheaper to read the whole log in order and to throw the
+/// Compared as pairs: with `lane = $6` the planner may find it cheaper to read the whole log in order and to throw the
 /// other lanes away.
 const READ_LANE: &str = page!(
-    "(o.lane, o.position) > ($5, $3) AND (o.lane, o.position) <= ($5, $4)",
+    "(o.lane, o.position) > ($6, $3) AND (o.lane, o.position) <= ($6, $4)",
     "o.lane, o.position"
 );
 
@@ -82,6 +83,7 @@ impl Log for Postgres {
         let rows = query
             .bind(after.0)
             .bind(up_to.0)
+            .bind(each_of(limits))
             .fetch_all(&mut *tx)
             .await
             .map_err(while_doing("reading the log"))?;
@@ -97,7 +99,8 @@ impl Log for Postgres {
     ) -> Result<Page, ReadError> {
         let mut tx = self.own("reading a lane of the log").await?;
         let query = self.query(READ_LANE).bind(bytes_of(limits)).bind(rows_of(limits));
-        let rows = query.bind(after.0).bind(up_to.0).bind(lane.0).fetch_all(&mut *tx).await;
+        let query = query.bind(after.0).bind(up_to.0).bind(each_of(limits)).bind(lane.0);
+        let rows = query.fetch_all(&mut *tx).await;
         page(
             &rows.map_err(while_doing("reading a lane of the log"))?,
             after,
@@ -188,10 +191,21 @@ fn bytes_of(limits: ReadLimits) -> i64 {
     i64::try_from(limits.payload_bytes_max).unwrap_or(i64::MAX).max(1)
 }
 
+fn each_of(limits: ReadLimits) -> i64 {
+    let most = limits.payload_each_max.unwrap_or(u64::MAX);
+    i64::try_from(most).unwrap_or(i64::MAX)
+}
+
 fn page(rows: &[PgRow], after: Position, up_to: Position, limits: ReadLimits) -> Result<Page, ReadError> {
     let decode = |row: &PgRow| -> Result<_, sqlx::Error> {
         let position: Option<i64> = row.try_get(2)?;
-        position.map(|_| rows::recorded(row, 2)).transpose()
+        let Some(_) = position else { return Ok(None) };
+        let omitted: Option<i64> = row.try_get(2 + rows::COLUMNS)?;
+        let recorded = rows::recorded(row, 2)?;
+        Ok(Some(Recorded {
+            omitted: omitted.map(i64::unsigned_abs),
+            ..recorded
+        }))
     };
     let doing = while_doing("reading the log");
     let Some(last) = rows.last() else {

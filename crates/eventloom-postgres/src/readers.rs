@@ -59,6 +59,7 @@ const DROP_CURSORS: &str = "
 DELETE FROM eventloom.cursors c
  USING (SELECT lane FROM eventloom.cursors WHERE reader = $1 ORDER BY lane FOR UPDATE) l
  WHERE c.reader = $1 AND c.lane = l.lane";
+const DROP_BROKER: &str = "DELETE FROM eventloom.relays WHERE reader = $1";
 const DROP_REST: [&str; 4] = [
     "DELETE FROM eventloom.inbox WHERE consumer = $1",
     "DELETE FROM eventloom.attempts WHERE consumer = $1",
@@ -67,7 +68,7 @@ const DROP_REST: [&str; 4] = [
 ];
 
 const RESET: &str = "
-UPDATE eventloom.cursors c SET position = $2, batch_end = $2, epoch = c.epoch + 1
+UPDATE eventloom.cursors c SET position = $2, batch_end = $2, epoch = c.epoch + 1, confirmed = NULL
   FROM (SELECT lane FROM eventloom.cursors WHERE reader = $1 ORDER BY lane FOR UPDATE) l
  WHERE c.reader = $1 AND c.lane = l.lane";
 const IS_READER: &str = "SELECT FROM eventloom.readers WHERE name = $1 FOR KEY SHARE";
@@ -141,6 +142,11 @@ impl Readers for Postgres {
             .execute(&mut *tx)
             .await
             .map_err(&doing)?;
+        self.query(DROP_BROKER)
+            .bind(reader.as_str())
+            .execute(&mut *tx)
+            .await
+            .map_err(&doing)?;
         if forget_handled {
             // Behind the raised epochs: whoever claims now is rolled back at its fence.
             self.query(DROP_REST[0])
@@ -166,7 +172,7 @@ impl Postgres {
         if !found {
             return Ok(false);
         }
-        for sql in [DROP_MEMBERS, DROP_CURSORS].into_iter().chain(DROP_REST) {
+        for sql in [DROP_MEMBERS, DROP_CURSORS, DROP_BROKER].into_iter().chain(DROP_REST) {
             self.query(sql)
                 .bind(reader.as_str())
                 .execute(&mut *tx)

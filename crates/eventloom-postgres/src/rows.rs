@@ -5,7 +5,12 @@ use eventloom_core::{
     ConsumerName, Envelope, Headers, Lane, OffsetDateTime, OwnerId, Payload, Position, Recorded,
     ports::{HeldState, NewHeld},
 };
-use sqlx::{PgConnection, Row, ValueRef, error::BoxDynError, postgres::PgRow};
+use sqlx::{
+    PgConnection, Row, ValueRef,
+    error::BoxDynError,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
 
 /// Number of columns that [`recorded`] reads, in this order: position, lane, id (as text), topic, type, key, source,
 /// subject, time, data, data_bytes, datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent,
@@ -45,6 +50,7 @@ pub(crate) fn recorded(row: &PgRow, first: usize) -> Result<Recorded, sqlx::Erro
         position: Position(row.try_get(at(0))?),
         lane: Lane(row.try_get(at(1))?),
         envelope,
+        omitted: None,
     })
 }
 
@@ -69,7 +75,9 @@ INSERT INTO eventloom.held (consumer, held_by, held_at, position, lane, id, topi
     data, data_bytes, datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent, tracestate,
     headers, origin, queued, state, attempts, due_at, error, fingerprint, first_failed_at, last_failed_at)
 SELECT $1, $2, n.now, m.position, m.lane, m.id, m.topic, m.type, m.key, m.event_source, m.subject, m.time,
-       m.data, m.data_bytes, m.datacontenttype, m.dataschema, m.schemaversion, m.correlationid, m.causationid,
+       CASE WHEN m.omitted THEN (SELECT o.data::text FROM eventloom.outbox o WHERE o.position = m.position) ELSE m.data END,
+       CASE WHEN m.omitted THEN (SELECT o.data_bytes FROM eventloom.outbox o WHERE o.position = m.position)
+            ELSE m.data_bytes END, m.datacontenttype, m.dataschema, m.schemaversion, m.correlationid, m.causationid,
        m.traceparent, m.tracestate, m.headers, m.origin, m.queued, m.state, m.attempts,
        n.now + m.due_in * interval '1 microsecond', m.error, m.fingerprint,
        CASE WHEN m.error IS NOT NULL THEN n.now END, CASE WHEN m.error IS NOT NULL THEN n.now END
@@ -77,10 +85,10 @@ SELECT $1, $2, n.now, m.position, m.lane, m.id, m.topic, m.type, m.key, m.event_
        unnest($4::bigint[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[],
               $12::timestamptz[], $13::text[], $14::bytea[], $15::text[], $16::text[], $17::int[], $18::text[],
               $19::text[], $20::text[], $21::text[], $22::text[], $23::uuid[], $24::boolean[], $25::text[], $26::int[],
-              $27::bigint[], $28::text[], $29::text[])
+              $27::bigint[], $28::text[], $29::text[], $30::boolean[])
        m (position, lane, id, topic, type, key, event_source, subject, time, data, data_bytes, datacontenttype,
           dataschema, schemaversion, correlationid, causationid, traceparent, tracestate, headers, origin, queued, state,
-          attempts, due_in, error, fingerprint)
+          attempts, due_in, error, fingerprint, omitted)
  ORDER BY m.id COLLATE \"C\", m.position
 ON CONFLICT (consumer, id) DO NOTHING";
 
@@ -96,40 +104,16 @@ pub(crate) async fn put_held(
     fn all<'a, T>(messages: &'a [NewHeld<'a>], of: impl Fn(&'a NewHeld<'a>) -> T) -> Vec<T> {
         messages.iter().map(of).collect()
     }
-    fn texts<'a>(messages: &'a [NewHeld<'a>], of: impl Fn(&'a Envelope) -> Option<&'a String>) -> Vec<Option<&'a str>> {
-        all(messages, |held| of(&held.message.envelope).map(String::as_str))
-    }
     let due_in = |held: &NewHeld<'_>| held.due_in.filter(|_| held.state == HeldState::Waiting).map(micros);
+    let envelopes: Vec<&Envelope> = messages.iter().map(|held| &held.message.envelope).collect();
     let put = tables
         .query(PUT_HELD)
         .bind(consumer.as_str())
         .bind(owner.as_str())
         .bind(now)
         .bind(all(messages, |held| held.message.position.0))
-        .bind(all(messages, |held| held.message.lane.0))
-        .bind(texts(messages, |envelope| Some(&envelope.id)))
-        .bind(texts(messages, |envelope| Some(&envelope.topic)))
-        .bind(texts(messages, |envelope| Some(&envelope.event_type)))
-        .bind(texts(messages, |envelope| envelope.key.as_ref()))
-        .bind(texts(messages, |envelope| envelope.source.as_ref()))
-        .bind(texts(messages, |envelope| envelope.subject.as_ref()))
-        .bind(all(messages, |held| held.message.envelope.time))
-        .bind(texts(messages, |envelope| match &envelope.payload {
-            Some(Payload::Json(json)) => Some(json),
-            _ => None,
-        }))
-        .bind(all(messages, |held| match &held.message.envelope.payload {
-            Some(Payload::Binary(bytes)) => Some(bytes.as_slice()),
-            _ => None,
-        }))
-        .bind(texts(messages, |envelope| envelope.datacontenttype.as_ref()))
-        .bind(texts(messages, |envelope| envelope.dataschema.as_ref()))
-        .bind(all(messages, |held| held.message.envelope.schemaversion))
-        .bind(texts(messages, |envelope| envelope.correlationid.as_ref()))
-        .bind(texts(messages, |envelope| envelope.causationid.as_ref()))
-        .bind(texts(messages, |envelope| envelope.traceparent.as_ref()))
-        .bind(texts(messages, |envelope| envelope.tracestate.as_ref()))
-        .bind(all(messages, |held| headers_to(&held.message.envelope.headers)))
+        .bind(all(messages, |held| held.message.lane.0));
+    let put = bind_envelopes(put, &envelopes)
         .bind(all(messages, |held| held.message.envelope.origin))
         .bind(all(messages, |held| held.queued))
         .bind(all(messages, |held| held.state.as_str()))
@@ -139,9 +123,61 @@ pub(crate) async fn put_held(
         .bind(all(messages, |held| {
             held.failure.map(|failure| failure.fingerprint.as_str())
         }))
+        // Copied inside the database: what was too large to be read is too large to be sent back.
+        .bind(all(messages, |held| held.message.omitted.is_some()))
         .execute(connection)
         .await?;
     Ok(put.rows_affected())
+}
+
+/// Binds seventeen arrays: id, topic, type, key, source, subject, time, data, data_bytes, datacontenttype, dataschema,
+/// schemaversion, correlationid, causationid, traceparent, tracestate, headers.
+pub(crate) fn bind_envelopes<'q>(
+    query: Query<'q, sqlx::Postgres, PgArguments>,
+    envelopes: &[&'q Envelope],
+) -> Query<'q, sqlx::Postgres, PgArguments> {
+    let texts = |of: fn(&Envelope) -> Option<&String>| -> Vec<Option<&'q str>> {
+        envelopes
+            .iter()
+            .map(|envelope| of(envelope).map(String::as_str))
+            .collect()
+    };
+    let json = |envelope: &&'q Envelope| match &envelope.payload {
+        Some(Payload::Json(json)) => Some(json.as_str()),
+        _ => None,
+    };
+    let bytes = |envelope: &&'q Envelope| match &envelope.payload {
+        Some(Payload::Binary(bytes)) => Some(bytes.as_slice()),
+        _ => None,
+    };
+    query
+        .bind(texts(|envelope| Some(&envelope.id)))
+        .bind(texts(|envelope| Some(&envelope.topic)))
+        .bind(texts(|envelope| Some(&envelope.event_type)))
+        .bind(texts(|envelope| envelope.key.as_ref()))
+        .bind(texts(|envelope| envelope.source.as_ref()))
+        .bind(texts(|envelope| envelope.subject.as_ref()))
+        .bind(envelopes.iter().map(|envelope| envelope.time).collect::<Vec<_>>())
+        .bind(envelopes.iter().map(json).collect::<Vec<_>>())
+        .bind(envelopes.iter().map(bytes).collect::<Vec<_>>())
+        .bind(texts(|envelope| envelope.datacontenttype.as_ref()))
+        .bind(texts(|envelope| envelope.dataschema.as_ref()))
+        .bind(
+            envelopes
+                .iter()
+                .map(|envelope| envelope.schemaversion)
+                .collect::<Vec<_>>(),
+        )
+        .bind(texts(|envelope| envelope.correlationid.as_ref()))
+        .bind(texts(|envelope| envelope.causationid.as_ref()))
+        .bind(texts(|envelope| envelope.traceparent.as_ref()))
+        .bind(texts(|envelope| envelope.tracestate.as_ref()))
+        .bind(
+            envelopes
+                .iter()
+                .map(|envelope| headers_to(&envelope.headers))
+                .collect::<Vec<_>>(),
+        )
 }
 
 /// Headers as JSON text; `None` for none.

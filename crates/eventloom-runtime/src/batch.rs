@@ -35,6 +35,8 @@ pub(crate) struct Item {
     pub(crate) row: Arc<Recorded>,
     /// Which attempt a failure would be.
     pub(crate) attempt: u32,
+    /// How often it was sent again by hand.
+    pub(crate) redrives: u32,
 }
 
 impl Item {
@@ -101,6 +103,7 @@ impl Standing {
                     from: *from,
                     to,
                     batch_end: None,
+                    confirmed: None,
                 })
             })
             .collect()

@@ -54,6 +54,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         .rows
         .iter()
         .map(|row| Item {
+            redrives: 0,
             cursor: slice.cursor(),
             row: row.clone(),
             attempt: 1,
@@ -433,6 +434,7 @@ async fn advance<S: Backend>(
     match lane.reaches(items).filter(|to| *to > from) {
         Some(to) => {
             let moves = vec![Move {
+                confirmed: None,
                 cursor,
                 from,
                 to,

@@ -11,6 +11,7 @@ use crate::{
     group::{Group, count},
     hold,
     losing::{AfterLoss, Losses},
+    relay,
     suspect::{self, Counted},
     time_limit::{Tx, ports::*},
     worker::{Stopped, stopped},
@@ -73,7 +74,7 @@ async fn round<S: Backend>(group: &Group<S>, turn: &mut usize) -> Result<Duratio
     for lane in unswept {
         on_lane(group, lane, async |cursor| sweep(group, cursor).await).await?;
     }
-    let probe_in = group.outage().probe_in();
+    let probe_in = group.probe_in();
     // In an outage one message at a time tells whether it is over.
     let due_max = match probe_in {
         None => DUE_MAX,
@@ -148,7 +149,7 @@ async fn on_lane<S: Backend>(
             group.done([cursor]);
             Ok(())
         }
-        Some(Err(error @ (Stopped::Outage | Stopped::HeldLimit | Stopped::Later))) => {
+        Some(Err(error @ (Stopped::Outage | Stopped::Broker | Stopped::HeldLimit | Stopped::Later))) => {
             group.done([cursor]);
             Err(error)
         }
@@ -230,7 +231,7 @@ async fn drain<S: Backend>(group: &Group<S>, cursor: Cursor, due: Due) -> Result
         match handle(group, cursor, &ready).await {
             Ok(true) => {}
             Ok(false) => return Ok(()),
-            Err(stopped @ (Stopped::Outage | Stopped::Later)) => {
+            Err(stopped @ (Stopped::Outage | Stopped::Broker | Stopped::Later)) => {
                 // It stopped for now with the lane still ours: what was handled before has left a head without a due time,
                 // and no sweep comes by here again.
                 let_go(group, cursor, key).await?;
@@ -277,6 +278,7 @@ fn item(cursor: Cursor, held: &HeldMessage) -> Item {
         cursor,
         row: Arc::new(held.message.clone()),
         attempt: held.attempts + 1,
+        redrives: held.redrives,
     }
 }
 
@@ -312,6 +314,9 @@ async fn handle_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result
     }
     if group.settings.mode == Mode::Effect {
         return calls::drain(group, items).await;
+    }
+    if let Some(relay) = &group.relay {
+        return relay::drain(group, relay, items).await;
     }
     commit_mark(group, items).await.map_err(stopped)?;
     let mut rest = items;
@@ -430,7 +435,7 @@ pub(crate) async fn failed_again<S: Backend>(group: &Group<S>, item: &Item, fail
     Ok(false)
 }
 
-async fn fail<S: Backend>(group: &Group<S>, item: &Item, failed: &Failed) -> Result<(), Trouble> {
+pub(crate) async fn fail<S: Backend>(group: &Group<S>, item: &Item, failed: &Failed) -> Result<(), Trouble> {
     let store = group.store();
     faults::point("drain.before_fail");
     let then = match hold::follows(group, failed, item.attempt) {

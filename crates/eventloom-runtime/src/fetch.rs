@@ -38,7 +38,7 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
 async fn step<S: Backend>(group: &Group<S>, begun: &mut Option<Position>) -> Result<(), ReadError> {
     // Registered before the lanes are looked at, so that a change in between is not slept through.
     let changed = group.changed.notified();
-    let limits = ReadLimits::default();
+    let limits = ReadLimits::default().payload_each_max(group.settings.payload_each_max);
     let (reach, room, behind, lanes) = {
         let lanes = group.lanes();
         let reach = lanes.reach().filter(|_| !lanes.paused && !lanes.dropped);

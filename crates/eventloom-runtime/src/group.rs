@@ -1,26 +1,26 @@
 //! What the tasks of one consumer in one process share.
 
 use crate::{
-    backoff::Backoff,
     batch::Item,
-    consumer::{Consumer, Handlers, Mode, Poison, Unhandled},
+    consumer::{Handlers, Unhandled},
     context::Delivery,
     failure::Failed,
     handler::panic_text,
     lanes::Lanes,
     outage::Outage,
+    relay,
+    settings::Settings,
     suspect::Owed,
     tail::Tail,
     time_limit::{Bounded, TimeLimit, Tx},
 };
 use eventloom_core::{
-    Clock, ConsumerName, Lane, NewEvent, OwnerId, Position, Recorded, RetryClass, StoreError,
-    ports::{Backend, Cursor, Outbox, Reserve, Scope, Start, Store},
+    Clock, ConsumerName, Lane, NewEvent, OwnerId, Position, Recorded, RetryClass, StoreError, faults,
+    ports::{Backend, Cursor, Outbox, Reserve, Scope, Store},
 };
 use futures::FutureExt;
 use std::{
     borrow::Cow,
-    collections::HashSet,
     future::Future,
     panic::AssertUnwindSafe,
     sync::{
@@ -31,6 +31,9 @@ use std::{
 };
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
+
+/// How often a relay under an alarm looks whether it goes on; it does not.
+const ALARMED: Duration = Duration::from_secs(3600);
 
 /// What a process shares among its consumers.
 pub(crate) struct Process<S: Backend> {
@@ -44,29 +47,6 @@ pub(crate) struct Process<S: Backend> {
     pub(crate) _reserve: Reserve,
     /// Stops fetching and picking; what runs is finished.
     pub(crate) stopping: CancellationToken,
-}
-
-/// A consumer's settings, checked.
-pub(crate) struct Settings {
-    pub(crate) name: ConsumerName,
-    pub(crate) topics: HashSet<String>,
-    pub(crate) mode: Mode,
-    pub(crate) start: Start,
-    pub(crate) attempts_max: u32,
-    pub(crate) backoff: Backoff,
-    pub(crate) poison: Poison,
-    pub(crate) unhandled: Unhandled,
-    pub(crate) deadline: Duration,
-    pub(crate) lease: Duration,
-    /// Tasks that pick lanes.
-    pub(crate) workers: u32,
-    /// Calls to the outside at once.
-    pub(crate) in_flight: u32,
-    pub(crate) batch_max: u32,
-    pub(crate) inbox: bool,
-    pub(crate) inbox_window: Duration,
-    pub(crate) held_per_key_max: u32,
-    pub(crate) held_max: u32,
 }
 
 /// Counts since the start of the process, for health and metrics.
@@ -96,6 +76,8 @@ pub(crate) struct Group<S: Backend> {
     /// The process's, with the time limit of this consumer's lease.
     store: Bounded<S>,
     pub(crate) handlers: Handlers<S>,
+    /// Of a relay: its broker, and what is known of it.
+    pub(crate) relay: Option<relay::State>,
     lanes: Mutex<Lanes>,
     outage: Mutex<Outage>,
     owed: Mutex<Owed>,
@@ -117,7 +99,12 @@ pub(crate) struct Group<S: Backend> {
 }
 
 impl<S: Backend> Group<S> {
-    pub(crate) fn new(process: Arc<Process<S>>, settings: Settings, consumer: Consumer<S>) -> Self {
+    pub(crate) fn new(
+        process: Arc<Process<S>>,
+        settings: Settings,
+        handlers: Handlers<S>,
+        relay: Option<relay::State>,
+    ) -> Self {
         let batch = BatchSize::new(settings.batch_max);
         let calls = Semaphore::new(settings.in_flight as usize);
         let store = process.store.inner().clone();
@@ -126,7 +113,8 @@ impl<S: Backend> Group<S> {
             process,
             settings,
             store: Bounded::new(store, limit),
-            handlers: consumer.handlers,
+            handlers,
+            relay,
             lanes: Mutex::default(),
             outage: Mutex::default(),
             owed: Mutex::default(),
@@ -187,7 +175,24 @@ impl<S: Backend> Group<S> {
     }
 
     pub(crate) fn wants(&self, row: &Recorded) -> bool {
-        self.settings.topics.contains(&row.envelope.topic)
+        let topics = &self.settings.topics;
+        match &self.relay {
+            None => topics.contains(&row.envelope.topic),
+            // What came from another log goes no further, or databases that relay to each other would loop.
+            Some(_) => {
+                (row.envelope.origin.is_none() || faults::defect("relay_takes_foreign_rows"))
+                    && (topics.is_empty() || topics.contains(&row.envelope.topic))
+            }
+        }
+    }
+
+    /// How long until messages may be tried again, one at a time; `None` while nothing stands against it.
+    pub(crate) fn probe_in(&self) -> Option<Duration> {
+        match &self.relay {
+            None => self.outage().probe_in(),
+            Some(relay) if relay.alarm().is_some() => Some(ALARMED),
+            Some(relay) => relay.probe_in(),
+        }
     }
 
     /// Drops work on lanes that are fenced off or in doubt; they are taken anew, under a new epoch and from the place that

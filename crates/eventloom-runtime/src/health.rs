@@ -1,6 +1,6 @@
 //! What can be asked of a running service.
 
-use crate::group::Group;
+use crate::{group::Group, relay::State};
 use eventloom_core::ports::Backend;
 use std::{
     sync::{PoisonError, atomic::Ordering},
@@ -36,11 +36,11 @@ pub struct ConsumerHealth {
     pub lease_left: Duration,
     /// Paused by an operator.
     pub paused: bool,
-    /// Most keys fail: only probes run.
+    /// Most keys fail, or the broker takes nothing: only probes run.
     pub outage: bool,
     /// Messages that share a transaction at the moment.
     pub batch_size: usize,
-    /// Messages handled.
+    /// Messages handled, or confirmed by the broker.
     pub handled: u64,
     /// Second deliveries that had no second effect.
     pub duplicates: u64,
@@ -62,6 +62,10 @@ pub struct ConsumerHealth {
     pub suspects: u64,
     /// Transactions that lost against another one.
     pub conflicts: u64,
+    /// Of a relay: where its broker is.
+    pub broker: Option<String>,
+    /// Of a relay: why nothing is sent until somebody has looked.
+    pub alarm: Option<String>,
     /// The last trouble and how long ago it was.
     pub trouble: Option<(Duration, String)>,
 }
@@ -81,7 +85,7 @@ impl ConsumerHealth {
             instances,
             lease_left: group.lease_until.borrow().saturating_duration_since(Instant::now()),
             paused,
-            outage: group.outage().is_open(),
+            outage: group.probe_in().is_some(),
             batch_size: group.batch.get(),
             handled: read(&counters.handled),
             duplicates: read(&counters.duplicates),
@@ -94,6 +98,8 @@ impl ConsumerHealth {
             fenced: read(&counters.fenced),
             suspects: read(&counters.suspects),
             conflicts: read(&counters.conflicts),
+            broker: group.relay.as_ref().map(State::place),
+            alarm: group.relay.as_ref().and_then(State::alarm),
             trouble: trouble.map(|(at, text)| (at.elapsed(), text)),
         }
     }

@@ -489,6 +489,7 @@ impl Lanes {
                 from: owned.position,
                 to: owned.fetched,
                 batch_end: None,
+                confirmed: None,
             }
         })
         .collect()

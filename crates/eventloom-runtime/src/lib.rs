@@ -10,7 +10,8 @@
 //!   counts what loses against others;
 //! - `effect` is what calls the outside, `calls` makes the calls, without a transaction around them, and `in_flight` keeps
 //!   them going;
-//! - `hold` sets messages aside, `drain` tries them again and lets keys go.
+//! - `hold` sets messages aside, `drain` tries them again and lets keys go;
+//! - `relay` does with a broker what `batch` does with handlers.
 
 mod backoff;
 mod batch;
@@ -33,7 +34,9 @@ mod losing;
 mod membership;
 mod once;
 mod outage;
+mod relay;
 mod service;
+mod settings;
 mod suspect;
 mod tail;
 mod tasks;
@@ -48,4 +51,5 @@ pub use effect::{EffectContext, EffectHandle, EffectHandler};
 pub use handler::{Function, Handle, Handler, Struct};
 pub use health::{ConsumerHealth, Health};
 pub use once::{Once, OnceError, once, once_in};
+pub use relay::{Database, DatabaseProducer, Null, NullProducer, Relay};
 pub use service::{Eventloom, Service, ShutdownError, StartError};

@@ -2,31 +2,27 @@
 
 use crate::{
     clock::TokioClock,
-    consumer::{Consumer, Mode},
+    consumer::{Consumer, Handlers, Mode},
     drain, fetch,
-    group::{Group, Process, Settings},
+    group::{Group, Process},
     health::{ConsumerHealth, Health},
     housekeeping::{self, Keep},
     membership,
+    relay::{self, Relay, Unfit},
+    settings::{Settings, check},
     tail::Tail,
     tasks::{Tasks, restarted},
     time_limit::{Bounded, TimeLimit, ports::*},
     worker,
 };
 use eventloom_core::{
-    Clock, ConsumerName, NameError, OwnerId, StoreErrorKind, chain,
-    ports::{Backend, Capacity, RegisterError},
+    Clock, NameError, OwnerId, StoreErrorKind, chain,
+    ports::{Backend, RegisterError},
 };
 use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// Calls to the outside at once, unless a consumer says otherwise.
-const CALLS_DEFAULT: u32 = 16;
-/// Transactions at once, unless a consumer says otherwise or the pool is smaller.
-const WORKERS_DEFAULT: u32 = 4;
-/// The longest that one handler may run.
-const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// How long the results of requests are kept, unless said otherwise.
 const ONCE_WINDOW: Duration = Duration::from_secs(7 * 24 * 3600);
 const REGISTER_RETRY_FIRST: Duration = Duration::from_millis(100);
@@ -48,6 +44,7 @@ const REGISTER_RETRY_MOST: Duration = Duration::from_secs(5);
 pub struct Eventloom<S: Backend> {
     store: S,
     consumers: Vec<Consumer<S>>,
+    relays: Vec<Relay>,
     clock: Arc<dyn Clock>,
     host: String,
     keep: Keep,
@@ -100,6 +97,7 @@ impl<S: Backend> Eventloom<S> {
         Eventloom {
             store,
             consumers: Vec::new(),
+            relays: Vec::new(),
             clock: Arc::new(TokioClock),
             host: host.unwrap_or_default().trim().to_owned(),
             keep: Keep {
@@ -113,6 +111,13 @@ impl<S: Backend> Eventloom<S> {
     #[must_use]
     pub fn consumer(mut self, consumer: Consumer<S>) -> Self {
         self.consumers.push(consumer);
+        self
+    }
+
+    /// Adds a relay.
+    #[must_use]
+    pub fn relay(mut self, relay: Relay) -> Self {
+        self.relays.push(relay);
         self
     }
 
@@ -169,14 +174,33 @@ impl<S: Backend> Eventloom<S> {
             if !names.insert(settings.name.to_string()) {
                 return Err(StartError::NamedTwice { name: consumer.name });
             }
-            checked.push((settings, consumer));
+            checked.push((settings, consumer.handlers, None));
         }
-        let leases = checked.iter().map(|(settings, _)| settings.lease);
+        for relay in self.relays {
+            let name = relay.name().to_owned();
+            let settings = relay.settings(capacity).map_err(|unfit| match unfit {
+                Unfit::Name(error) => StartError::Name(error),
+                Unfit::Because(why) => StartError::Consumer {
+                    name: name.clone(),
+                    why,
+                },
+            })?;
+            if !names.insert(name.clone()) {
+                return Err(StartError::NamedTwice { name });
+            }
+            checked.push((settings, Handlers::None, Some(relay::State::new(relay.outlet()))));
+        }
+        let leases = checked.iter().map(|(settings, ..)| settings.lease);
+        // Readers share what is read, so a payload is left out only where nobody wants it.
+        let each_max = checked
+            .iter()
+            .map(|(settings, ..)| settings.payload_each_max.unwrap_or(u64::MAX));
+        let payload_each_max = each_max.max().filter(|most| *most < u64::MAX);
         let limit = TimeLimit::of(leases.max().unwrap_or_default(), capacity);
         let store = Bounded::new(self.store, limit);
         let process = Arc::new(Process {
             _reserve: store.reserve(),
-            tail: Tail::new(store.clone()),
+            tail: Tail::new(store.clone(), payload_each_max),
             store,
             owner: OwnerId::new(&self.host, std::process::id()),
             clock: self.clock,
@@ -190,9 +214,9 @@ impl<S: Backend> Eventloom<S> {
             stopping: CancellationToken::new(),
         });
         let mut groups = Vec::new();
-        for (settings, consumer) in checked {
+        for (settings, handlers, relay) in checked {
             register(&process, &settings).await?;
-            groups.push(Arc::new(Group::new(process.clone(), settings, consumer)));
+            groups.push(Arc::new(Group::new(process.clone(), settings, handlers, relay)));
         }
         let abort = CancellationToken::new();
         let mut tasks = Tasks::new(process.stopping.clone());
@@ -296,118 +320,6 @@ async fn register<S: Backend>(process: &Process<S>, settings: &Settings) -> Resu
     }
 }
 
-/// A consumer's settings, or why they cannot work. `asked_before`: transactions at once that other consumers ask for.
-fn check<S: Backend>(
-    consumer: &Consumer<S>,
-    capacity: Capacity,
-    consumers: u32,
-    asked_before: u32,
-) -> Result<Settings, StartError> {
-    let name = ConsumerName::parse(&consumer.name)?;
-    let refuse = |why: String| {
-        Err(StartError::Consumer {
-            name: consumer.name.clone(),
-            why,
-        })
-    };
-    if consumer.mixed {
-        return refuse("it has two handlers for one type, or handlers of both modes; make it two consumers".to_owned());
-    }
-    let Some(mode) = consumer.mode() else {
-        return refuse("it has no handler; add one with .handle(…) or .effect(…)".to_owned());
-    };
-    if consumer.topics.is_empty() {
-        return refuse("it follows no topic; add one with .topic(…)".to_owned());
-    }
-    if !(1..=1000).contains(&consumer.attempts_max) {
-        return refuse(format!("attempts {} is not between 1 and 1000", consumer.attempts_max));
-    }
-    if !(1..=10_000).contains(&consumer.batch_max) {
-        return refuse(format!("batch_max {} is not between 1 and 10000", consumer.batch_max));
-    }
-    if !(Duration::from_millis(300)..=Duration::from_secs(3600)).contains(&consumer.lease) {
-        return refuse(format!("lease {:?} is not between 300ms and 1h", consumer.lease));
-    }
-    let lease = consumer.lease;
-    let deadline = consumer.deadline.unwrap_or(match mode {
-        // Before the store ends a transaction that stands idle: a hanging handler is the message's failure, not the store's.
-        Mode::Transaction => lease * 3 / 4,
-        Mode::Effect => Duration::from_secs(30),
-    });
-    if deadline > DEADLINE_MAX {
-        return refuse(format!("deadline {deadline:?} is longer than {DEADLINE_MAX:?}"));
-    }
-    // The store ends a transaction that stands idle for a lease: whoever hangs that long would be the store's failure, and
-    // would be tried for ever.
-    let deadline_max = lease * 9 / 10;
-    if deadline.is_zero() || (mode == Mode::Transaction && deadline > deadline_max) {
-        return refuse(format!(
-            "deadline {deadline:?} does not fit into lease {lease:?}: a handler must end within nine tenths of it, \
-             {deadline_max:?}; lengthen the lease, or use mode effect for slow calls"
-        ));
-    }
-    let retries = consumer.backoff.horizon(consumer.attempts_max);
-    let redelivery = lease.saturating_add(retries);
-    if consumer.inbox && consumer.inbox_window < redelivery {
-        return refuse(format!(
-            "inbox_window {:?} is shorter than the longest redelivery {redelivery:?} = lease {lease:?} + retries {retries:?}",
-            consumer.inbox_window
-        ));
-    }
-    if !consumer.inbox && mode == Mode::Effect {
-        return refuse("mode effect needs the inbox: it stores the result of the call".to_owned());
-    }
-    // One connection is kept for leases, where there is more than one.
-    let usable = capacity.connections_max.saturating_sub(1).max(1);
-    let (workers, in_flight) = match (mode, consumer.in_flight) {
-        (_, Some(0)) => return refuse("in_flight 0 handles nothing".to_owned()),
-        (Mode::Transaction, Some(asked)) if asked > usable => {
-            return refuse(format!(
-                "in_flight {asked} needs {} connections (one is kept for leases), and the pool has {}",
-                asked + 1,
-                capacity.connections_max
-            ));
-        }
-        (Mode::Transaction, Some(asked)) if asked + asked_before > usable => {
-            return refuse(format!(
-                "in_flight {asked} and the {asked_before} of consumers before it need {} connections (one is kept for \
-                 leases), and the pool has {}",
-                asked + asked_before + 1,
-                capacity.connections_max
-            ));
-        }
-        (Mode::Transaction, Some(asked)) => (asked, asked),
-        (Mode::Transaction, None) => {
-            let fair = (usable / consumers.max(1)).max(1);
-            let workers = WORKERS_DEFAULT.min(fair).min(capacity.writers_max);
-            (workers, workers)
-        }
-        (Mode::Effect, asked) => {
-            let calls = asked.unwrap_or(CALLS_DEFAULT);
-            (calls.min(64), calls)
-        }
-    };
-    Ok(Settings {
-        name,
-        topics: consumer.topics.iter().map(|topic| topic.as_str().to_owned()).collect(),
-        mode,
-        start: consumer.start,
-        attempts_max: consumer.attempts_max,
-        backoff: consumer.backoff,
-        poison: consumer.poison,
-        unhandled: consumer.unhandled,
-        deadline,
-        lease,
-        workers,
-        in_flight,
-        batch_max: consumer.batch_max,
-        inbox: consumer.inbox,
-        inbox_window: consumer.inbox_window,
-        held_per_key_max: consumer.held_per_key_max,
-        held_max: consumer.held_max,
-    })
-}
-
 /// A running service. Dropping it aborts its tasks; what was in flight is rolled back and delivered again.
 pub struct Service<S: Backend> {
     process: Arc<Process<S>>,
@@ -444,15 +356,35 @@ impl<S: Backend> Service<S> {
         &self.process.owner
     }
 
+    /// Completes when a relay has raised an alarm and sends nothing until somebody has looked: the relay's name, and why.
+    /// Never completes without one.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub async fn alarmed(&self) -> (String, String) {
+        let alarms = self.groups.iter().filter_map(|group| {
+            let relay = group.relay.as_ref()?;
+            Some(Box::pin(
+                async move { (group.name().to_string(), relay.alarmed().await) },
+            ))
+        });
+        let alarms: Vec<_> = alarms.collect();
+        match alarms.is_empty() {
+            true => std::future::pending().await,
+            false => futures::future::select_all(alarms).await.0,
+        }
+    }
+
     /// How it is, asking the store.
     pub async fn health(&self) -> Health {
         let answer = tokio::time::timeout(Duration::from_secs(2), self.process.store.ping()).await;
         let store_reachable = matches!(answer, Ok(Ok(())));
         let consumers: Vec<_> = self.groups.iter().map(|group| ConsumerHealth::of(group)).collect();
+        let alarmed = consumers.iter().any(|consumer| consumer.alarm.is_some());
         let leased = consumers.iter().all(|consumer| !consumer.lease_left.is_zero());
         Health {
             store_reachable,
-            ready: store_reachable && leased && self.tasks.ended() == 0,
+            ready: store_reachable && leased && !alarmed && self.tasks.ended() == 0,
             tasks_ended: self.tasks.ended(),
             consumers,
         }

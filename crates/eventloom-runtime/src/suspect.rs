@@ -22,6 +22,7 @@ pub(crate) async fn run<S: Backend>(group: &Group<S>, slice: &Slice) -> Result<(
     for row in &slice.rows {
         group::count(&group.counters.suspects, 1);
         let mut item = Item {
+            redrives: 0,
             cursor: slice.cursor(),
             row: row.clone(),
             attempt: 1,

@@ -33,6 +33,8 @@ struct Window {
 /// The shared scan.
 pub(crate) struct Tail<S> {
     store: S,
+    /// Larger payloads are not read.
+    payload_each_max: Option<u64>,
     window: Mutex<Window>,
     /// Whose turn it is to read at the head.
     reading: TurnMutex<()>,
@@ -49,9 +51,10 @@ pub(crate) struct SharedPage {
 }
 
 impl<S: Log> Tail<S> {
-    pub(crate) fn new(store: S) -> Self {
+    pub(crate) fn new(store: S, payload_each_max: Option<u64>) -> Self {
         Tail {
             store,
+            payload_each_max,
             window: Mutex::default(),
             reading: TurnMutex::default(),
             dozing: TurnMutex::default(),
@@ -61,6 +64,7 @@ impl<S: Log> Tail<S> {
 
     /// Rows after a position: from the window, by reading on at its end, or (far behind it) by a read of its own.
     pub(crate) async fn read_after(&self, after: Position, limits: ReadLimits) -> Result<SharedPage, ReadError> {
+        let limits = limits.payload_each_max(self.payload_each_max);
         if let Some(page) = self.window().after(after, limits) {
             return Ok(page);
         }

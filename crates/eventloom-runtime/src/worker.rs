@@ -12,7 +12,7 @@ use crate::{
     hold,
     lanes::{Slice, Work},
     losing::{AfterLoss, Losses},
-    suspect,
+    relay, suspect,
     time_limit::ports::*,
 };
 use eventloom_core::{
@@ -42,7 +42,7 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
         let stopping = group.is_stopping();
         // Registered before the lanes are looked at, so that rows that come in between are not slept through.
         let changed = group.changed.notified();
-        let probe_in = group.outage().probe_in();
+        let probe_in = group.probe_in();
         if stopping {
             group.lanes().stopping = true;
         }
@@ -108,7 +108,7 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
                 }
                 group.done(cursors);
             }
-            Some(Err(Stopped::Outage | Stopped::Later)) => group.done(cursors),
+            Some(Err(Stopped::Outage | Stopped::Broker | Stopped::Later)) => group.done(cursors),
             Some(Err(Stopped::InDoubt)) => {
                 count(&group.counters.fenced, 1);
                 group.forget(cursors);
@@ -149,6 +149,8 @@ pub(crate) enum Stopped {
     InDoubt,
     /// Most keys fail: only probes run for now.
     Outage,
+    /// The broker takes nothing for now.
+    Broker,
     /// No more may be held.
     HeldLimit,
     /// Somebody else has to be done first.
@@ -165,6 +167,9 @@ async fn see_through<S: Backend>(group: &Group<S>, slices: &[Slice]) -> Result<(
         }
         return Ok(());
     }
+    if let Some(relay) = &group.relay {
+        return relay::see_through(group, relay, slices).await;
+    }
     mark(group, slices).await?;
     let mut standing = Standing::of(slices);
     let items: Vec<Item> = slices
@@ -174,6 +179,7 @@ async fn see_through<S: Backend>(group: &Group<S>, slices: &[Slice]) -> Result<(
                 cursor: slice.cursor(),
                 row: row.clone(),
                 attempt: 1,
+                redrives: 0,
             })
         })
         .collect();

@@ -118,7 +118,24 @@ CREATE TABLE eventloom_cursors (
     owner     TEXT,
     epoch     INTEGER NOT NULL DEFAULT 0,
     batch_end INTEGER NOT NULL DEFAULT 0,
+    confirmed INTEGER,
     PRIMARY KEY (reader, lane)
+) WITHOUT ROWID;
+
+-- Both ends of relays: which broker has confirmed what cursors say, and what has come here from other logs.
+CREATE TABLE eventloom_relays (
+    reader TEXT NOT NULL PRIMARY KEY,
+    broker TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE eventloom_relayed (
+    origin   TEXT    NOT NULL,
+    reader   TEXT    NOT NULL,
+    lane     INTEGER NOT NULL,
+    epoch    INTEGER NOT NULL,
+    position INTEGER NOT NULL,
+    id       TEXT    NOT NULL,
+    PRIMARY KEY (origin, reader, lane)
 ) WITHOUT ROWID;
 
 CREATE TABLE eventloom_inbox (
@@ -180,7 +197,7 @@ CREATE TABLE eventloom_held (
     attempts        INTEGER NOT NULL,
     due_at          INTEGER,
     taken_epoch     INTEGER,
-    redriven        INTEGER NOT NULL DEFAULT 0,
+    redrives        INTEGER NOT NULL DEFAULT 0,
     error           TEXT,
     fingerprint     TEXT,
     first_failed_at INTEGER,

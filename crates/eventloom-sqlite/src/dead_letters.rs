@@ -23,7 +23,7 @@ macro_rules! select_letters {
             "SELECT ",
             message_columns!("h", "event_source"),
             ", h.lane, h.consumer, h.state, h.queued, h.attempts, h.due_at, h.error, h.fingerprint, h.first_failed_at, \
-               h.last_failed_at, h.held_at, h.held_by, h.redriven FROM eventloom_held h WHERE ",
+               h.last_failed_at, h.held_at, h.held_by, h.redrives FROM eventloom_held h WHERE ",
             $where
         )
     };
@@ -48,7 +48,7 @@ const DEAD_OF_IDS: &str = "SELECT id, iif(queued, key, NULL) FROM eventloom_held
                            WHERE consumer = ?1 AND state = 'dead' AND id IN (SELECT value FROM json_each(?2)) LIMIT ?3";
 /// Behind the head of a queue nothing has a time of its own; the head gets its time by [`let_go`].
 const REDRIVE: &str = concat!(
-    "UPDATE eventloom_held SET state = 'waiting', attempts = 0, redriven = 1, taken_epoch = NULL, \
+    "UPDATE eventloom_held SET state = 'waiting', attempts = 0, redrives = redrives + 1, taken_epoch = NULL, \
          due_at = iif(queued, NULL, ",
     now!("?3"),
     ") WHERE consumer = ?1 AND id IN (SELECT value FROM json_each(?2)) AND state = 'dead'"
@@ -246,6 +246,6 @@ fn letter(row: &SqliteRow) -> Result<DeadLetter, sqlx::Error> {
     letter.fingerprint = optional_text(row, after + 7)?;
     letter.first_failed_at = time(8)?;
     letter.last_failed_at = time(9)?;
-    letter.redriven = row.try_get(after + 12)?;
+    letter.redrives = row.try_get(after + 12)?;
     Ok(letter)
 }

@@ -29,7 +29,9 @@ const PUT: &str = concat!(
          data_bytes, datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent, tracestate, \
          headers, origin, queued, state, attempts, due_at, error, fingerprint, first_failed_at, last_failed_at, held_by, \
          held_at) \
-     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, \
+     SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, \
+         iif(?30, (SELECT data FROM eventloom_outbox WHERE position = ?3), ?11), \
+         iif(?30, (SELECT data_bytes FROM eventloom_outbox WHERE position = ?3), ?12), ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, \
          ?24, now + ?25, ?26, ?27, iif(?26 IS NULL, NULL, now), iif(?26 IS NULL, NULL, now), ?28, now \
      FROM (SELECT ",
     now!("?29"),
@@ -56,13 +58,13 @@ const NEXT_DUE: &str = concat!(
 const QUEUE: &str = concat!(
     "SELECT ",
     message_columns!("h", "event_source"),
-    ", h.lane, h.queued, h.state, h.attempts, h.taken_epoch, h.redriven FROM eventloom_held h \
+    ", h.lane, h.queued, h.state, h.attempts, h.taken_epoch, h.redrives FROM eventloom_held h \
      WHERE h.consumer = ?1 AND h.key = ?2 AND h.queued = 1 ORDER BY h.position LIMIT ?3"
 );
 const ONE: &str = concat!(
     "SELECT ",
     message_columns!("h", "event_source"),
-    ", h.lane, h.queued, h.state, h.attempts, h.taken_epoch, h.redriven FROM eventloom_held h \
+    ", h.lane, h.queued, h.state, h.attempts, h.taken_epoch, h.redrives FROM eventloom_held h \
      WHERE h.consumer = ?1 AND h.id = ?2"
 );
 const LANE_HOLDS: &str = "SELECT EXISTS (SELECT 1 FROM eventloom_held WHERE consumer = ?1 AND lane = ?2)";
@@ -551,6 +553,7 @@ async fn put(
         .bind(held.failure.map(|failure| failure.fingerprint.as_str()))
         .bind(owner.as_str())
         .bind(bound(now))
+        .bind(message.omitted.is_some())
         .execute(connection)
         .await?;
     Ok(put.rows_affected())
@@ -564,7 +567,7 @@ fn held_message(row: &SqliteRow) -> Result<HeldMessage, sqlx::Error> {
         state: state_of(optional_text(row, after + 2)?.as_deref()),
         attempts: row.try_get(after + 3)?,
         taken_epoch: row.try_get::<Option<i64>, _>(after + 4)?.map(Epoch),
-        redriven: row.try_get(after + 5)?,
+        redrives: row.try_get(after + 5)?,
     })
 }
 

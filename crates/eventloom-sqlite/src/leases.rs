@@ -61,7 +61,8 @@ const RELEASE: &str = "UPDATE eventloom_cursors SET owner = NULL FROM json_each(
                        WHERE reader = (j.value ->> 0) AND lane = (j.value ->> 1) AND epoch = (j.value ->> 2) AND owner = ?1";
 const LEAVE: &str = "DELETE FROM eventloom_members WHERE reader = ?1 AND owner = ?2";
 const ADVANCE: &str = "UPDATE eventloom_cursors \
-                       SET position = (j.value ->> 4), batch_end = max(batch_end, coalesce(j.value ->> 5, 0)) \
+                       SET position = (j.value ->> 4), batch_end = max(batch_end, coalesce(j.value ->> 5, 0)), \
+                           confirmed = coalesce(j.value ->> 6, confirmed) \
                        FROM json_each(?1) AS j \
                        WHERE reader = (j.value ->> 0) AND lane = (j.value ->> 1) \
                          AND (?2 OR (epoch = (j.value ->> 2) AND position = (j.value ->> 3)))";
@@ -187,7 +188,8 @@ impl Leases for Sqlite {
                 epoch.0,
                 step.from.0,
                 step.to.0,
-                step.batch_end.map(|end| end.0)
+                step.batch_end.map(|end| end.0),
+                step.confirmed.map(|confirmed| confirmed.0)
             ])
         });
         let advance = sqlx::query(ADVANCE).bind(array(rows)).bind(unfenced());

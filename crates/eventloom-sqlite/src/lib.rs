@@ -58,6 +58,7 @@ mod once;
 mod outbox;
 mod prune;
 mod readers;
+mod relays;
 mod rows;
 mod store;
 mod transaction;
@@ -79,6 +80,7 @@ pub fn shipped_statements() -> Vec<(&'static str, &'static str)> {
         held::STATEMENTS,
         dead_letters::STATEMENTS,
         readers::STATEMENTS,
+        relays::STATEMENTS,
     ];
     all.concat()
 }

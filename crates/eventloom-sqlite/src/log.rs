@@ -11,7 +11,7 @@ use eventloom_core::{
     ports::{Horizon, Log, LogStatus, Page, Pruned, ReadError, ReadLimits},
 };
 use futures::TryStreamExt;
-use sqlx::{Row, SqliteConnection};
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 use std::time::Duration;
 
 /// The last position that was committed, also when its row is pruned.
@@ -23,12 +23,31 @@ macro_rules! horizon {
 }
 pub(crate) use horizon;
 
+/// A payload column, where the payload is no larger than `?3`.
+macro_rules! whole {
+    ($column:literal) => {
+        concat!(
+            "iif(coalesce(octet_length(o.data), length(o.data_bytes), 0) <= ?3, ",
+            $column,
+            ", NULL)"
+        )
+    };
+}
+/// The size of a payload that is larger.
+macro_rules! omitted {
+    () => {
+        "nullif(max(coalesce(octet_length(o.data), length(o.data_bytes), 0), ?3), ?3)"
+    };
+}
+
 /// Everything in one snapshot: what was pruned, the horizon, and the rows. One row without a message where there is none.
 const PAGE: &str = concat!(
     "SELECT ",
-    message_columns!("o", "source"),
+    message_columns!("o", "source", whole!("o.data"), whole!("o.data_bytes")),
     ", l.pruned_to, ",
     horizon!(),
+    ", ",
+    omitted!(),
     " FROM eventloom_logs l LEFT JOIN eventloom_outbox o ON o.position > ?1 WHERE l.name = 'outbox' \
      ORDER BY o.position LIMIT ?2"
 );
@@ -39,7 +58,9 @@ const KEYS: &str = "SELECT position, coalesce(nullif(key, ''), id), coalesce(oct
                     FROM eventloom_outbox WHERE position > ?1 AND position <= ?2 ORDER BY position LIMIT ?3";
 const ROWS: &str = concat!(
     "SELECT ",
-    message_columns!("o", "source"),
+    message_columns!("o", "source", whole!("o.data"), whole!("o.data_bytes")),
+    ", ",
+    omitted!(),
     " FROM eventloom_outbox o WHERE o.position IN (SELECT value FROM json_each(?1)) ORDER BY o.position"
 );
 const NEXT_TIME: &str =
@@ -70,6 +91,7 @@ impl Log for Sqlite {
         let mut rows = sqlx::query(PAGE)
             .bind(after.0)
             .bind(limits.rows_max)
+            .bind(each_of(limits))
             .fetch(&self.0.pool);
         let mut page = Page::default();
         let (mut pruned_to, mut payload_bytes, mut full) = (0, 0, false);
@@ -79,7 +101,7 @@ impl Log for Sqlite {
             if row.try_get_unchecked::<Option<i64>, _>(0).map_err(reading)?.is_none() {
                 break;
             }
-            let recorded = recorded_of_log(&row, 0, self.0.lanes).map_err(reading)?;
+            let recorded = self.recorded(&row, MESSAGE_COLUMNS + 2).map_err(reading)?;
             payload_bytes += payload_len(&recorded);
             page.rows.push(recorded);
             full = payload_bytes >= limits.payload_bytes_max || page.rows.len() >= limits.rows_max as usize;
@@ -114,10 +136,12 @@ impl Log for Sqlite {
         if !wanted.positions.is_empty() {
             let found = sqlx::query(ROWS)
                 .bind(array(wanted.positions))
+                .bind(None::<i64>)
+                .bind(each_of(limits))
                 .fetch_all(&mut *connection)
                 .await;
             for row in found.map_err(reading)? {
-                rows.push(recorded_of_log(&row, 0, self.0.lanes).map_err(reading)?);
+                rows.push(self.recorded(&row, MESSAGE_COLUMNS).map_err(reading)?);
             }
         }
         // Last, so that what was pruned between the statements is not taken for never written.
@@ -216,7 +240,23 @@ struct Wanted {
     scanned_to: Position,
 }
 
+/// The most payload bytes of one row.
+fn each_of(limits: ReadLimits) -> i64 {
+    let most = limits.payload_each_max.unwrap_or(u64::MAX);
+    i64::try_from(most).unwrap_or(i64::MAX)
+}
+
 impl Sqlite {
+    /// A row of the log, with the size of what was left out of it in a column of its own.
+    fn recorded(&self, row: &SqliteRow, omitted: usize) -> Result<Recorded, sqlx::Error> {
+        let recorded = recorded_of_log(row, 0, self.0.lanes)?;
+        let omitted: Option<i64> = row.try_get_unchecked(omitted)?;
+        Ok(Recorded {
+            omitted: omitted.map(i64::unsigned_abs),
+            ..recorded
+        })
+    }
+
     async fn positions_of_lane(
         &self,
         connection: &mut SqliteConnection,

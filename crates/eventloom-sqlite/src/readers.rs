@@ -63,7 +63,9 @@ const FORGET_ATTEMPTS: &str = "DELETE FROM eventloom_attempts WHERE consumer = ?
                                    SELECT id FROM eventloom_attempts WHERE consumer = ?1 LIMIT ?2)";
 const PRUNED_TO: &str = "SELECT pruned_to FROM eventloom_logs WHERE name = 'outbox'";
 /// The record of batches begins anew, or all that is redelivered would be suspect.
-const RESET: &str = "UPDATE eventloom_cursors SET position = ?2, batch_end = ?2, epoch = epoch + 1 WHERE reader = ?1";
+const RESET: &str = "UPDATE eventloom_cursors \
+                     SET position = ?2, batch_end = ?2, epoch = epoch + 1, confirmed = NULL WHERE reader = ?1";
+const DROP_BROKER: &str = "DELETE FROM eventloom_relays WHERE reader = ?1";
 
 pub(crate) const STATEMENTS: &[(&str, &str)] = &[
     ("readers.behind", BEHIND),
@@ -116,7 +118,7 @@ impl Readers for Sqlite {
             .execute(&mut *tx)
             .await
             .map_err(dropping)?;
-        for sql in [DROP_CURSORS, DROP_MEMBERS] {
+        for sql in [DROP_CURSORS, DROP_MEMBERS, DROP_BROKER] {
             sqlx::query(sql)
                 .bind(reader.as_str())
                 .execute(&mut *tx)
@@ -166,6 +168,8 @@ impl Readers for Sqlite {
             }
             let reset = sqlx::query(RESET).bind(reader.as_str()).bind(place.0);
             reset.execute(&mut *tx).await.map_err(resetting)?;
+            let forget = sqlx::query(DROP_BROKER).bind(reader.as_str());
+            forget.execute(&mut *tx).await.map_err(resetting)?;
             tx.commit().await?;
             return Ok(Some(place));
         }

@@ -24,6 +24,14 @@ pub(crate) use now;
 /// The columns of a message, in the order that [`recorded`] reads; `$source` is where CloudEvents `source` stands.
 macro_rules! message_columns {
     ($table:literal, $source:literal) => {
+        message_columns!(
+            $table,
+            $source,
+            concat!($table, ".data"),
+            concat!($table, ".data_bytes")
+        )
+    };
+    ($table:literal, $source:literal, $data:expr, $data_bytes:expr) => {
         concat!(
             $table,
             ".position, ",
@@ -43,10 +51,10 @@ macro_rules! message_columns {
             ".subject, ",
             $table,
             ".time, ",
-            $table,
-            ".data, ",
-            $table,
-            ".data_bytes, ",
+            $data,
+            ", ",
+            $data_bytes,
+            ", ",
             $table,
             ".datacontenttype, ",
             $table,
@@ -107,6 +115,7 @@ pub(crate) fn recorded(row: &SqliteRow, first: usize, lane: Lane) -> Result<Reco
         position: Position(row.try_get_unchecked(first)?),
         lane,
         envelope,
+        omitted: None,
     })
 }
 

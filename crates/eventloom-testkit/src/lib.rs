@@ -8,5 +8,6 @@
 #[macro_use]
 mod suite;
 
+pub mod broker;
 pub mod engine;
 pub mod store;

@@ -27,8 +27,9 @@ pub use eventloom_core::{
 #[cfg(feature = "macros")]
 pub use eventloom_macros::Event;
 pub use eventloom_runtime::{
-    Backoff, Consumer, ConsumerHealth, Context, EffectContext, EffectHandle, EffectHandler, Eventloom, Handle, Handler,
-    Health, Mode, Once, OnceError, Poison, Service, ShutdownError, StartError, TokioClock, Unhandled, once, once_in,
+    Backoff, Consumer, ConsumerHealth, Context, Database, EffectContext, EffectHandle, EffectHandler, Eventloom,
+    Handle, Handler, Health, Mode, Null, Once, OnceError, Poison, Relay, Service, ShutdownError, StartError,
+    TokioClock, Unhandled, once, once_in,
 };
 pub use ports::{DeadLetter, DeadLetters, LetterFilter, Readers, Redrive, Start};
 pub use publish::{Publish, publish, publish_all, publish_rows};
@@ -36,9 +37,9 @@ pub use publish::{Publish, publish, publish_all, publish_rows};
 /// What both stores' preludes share.
 pub mod prelude {
     pub use crate::{
-        Backoff, Classify, Consumer, EffectContext, EffectHandle, Event, Eventloom, Handle, NewEvent, Once,
+        Backoff, Classify, Consumer, Database, EffectContext, EffectHandle, Event, Eventloom, Handle, NewEvent, Once,
         Poison::{Block, Park, Skip},
-        Publish, PublishError, RetryClass, Start, Topic, once, once_in,
+        Publish, PublishError, Relay, RetryClass, Start, Topic, once, once_in,
         ports::{DeadLetters, Readers},
         publish, publish_all,
     };

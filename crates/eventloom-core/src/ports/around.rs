@@ -2,9 +2,9 @@
 
 use super::{
     Attempted, Capacity, Claim, Cursor, DeadLetter, DeadLetters, Due, EffectClaim, EffectRequest, Failure, FenceError,
-    Held, HeldMessage, HeldNow, Horizon, Inbox, Leases, LetGo, LetterFilter, Log, LogStatus, Move, NewHeld, OnceClaim,
-    Outbox, Page, Pruned, ReadError, ReadLimits, ReaderStatus, Readers, Redrive, RegisterError, Registration, Reserve,
-    Scope, Start, Store, Tenure, Transaction,
+    Held, HeldMessage, HeldNow, Horizon, Inbox, Leases, LetGo, LetterFilter, Log, LogStatus, Mark, Move, NewHeld,
+    OnceClaim, Outbox, Outgoing, Page, Pruned, ReadError, ReadLimits, ReaderStatus, Readers, Redrive, RegisterError,
+    Registration, RelayStanding, Relays, Reserve, Scope, Source, Start, Store, Tenure, Transaction,
 };
 use crate::{
     error::{PublishError, StoreError, StoreErrorKind},
@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 use time::OffsetDateTime;
+use uuid::Uuid;
 
 /// A call of a store, before it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +55,7 @@ impl Call {
 
 /// Calls that commit: the transaction's own, and those that write outside of a caller's transaction. All others read, or
 /// write in a transaction that is rolled back when they fail.
-const COMMITTING: [&str; 13] = [
+const COMMITTING: [&str; 16] = [
     "commit",
     // What publishes, once more under a new id when it is done again.
     "publish_alone",
@@ -72,6 +73,10 @@ const COMMITTING: [&str; 13] = [
     "pause",
     "drop_reader",
     "reset",
+    // Relays.
+    "remember_broker",
+    "take_in",
+    "renew_identity",
 ];
 
 /// What is put around calls.
@@ -404,6 +409,16 @@ impl<S: Readers, A: Around> Readers for Surrounded<S, A> {
     }
 }
 
+impl<S: Relays, A: Around> Relays for Surrounded<S, A> {
+    methods! {
+        relay_standing(reader: &ConsumerName) -> RelayStanding, StoreError;
+        remember_broker(reader: &ConsumerName, broker: Uuid) -> Uuid, StoreError;
+        relay_marks(source: &Source) -> Vec<Mark>, StoreError;
+        take_in(source: &Source, messages: &[Outgoing]) -> HashSet<Lane>, StoreError;
+        renew_identity() -> Uuid, StoreError;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -446,6 +461,8 @@ mod tests {
             "letters",
             "letter",
             "readers",
+            "relay_standing",
+            "relay_marks",
         ];
         let names = on_no_connection();
         assert!(names.len() > 20, "{names:?}");

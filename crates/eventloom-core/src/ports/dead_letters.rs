@@ -91,8 +91,8 @@ pub struct DeadLetter {
     pub held_at: OffsetDateTime,
     /// The instance that set it aside.
     pub held_by: String,
-    /// Whether a human sent it again.
-    pub redriven: bool,
+    /// How often somebody sent it again by hand.
+    pub redrives: u32,
 }
 
 impl DeadLetter {
@@ -117,7 +117,7 @@ impl DeadLetter {
             last_failed_at: None,
             held_at,
             held_by: held_by.into(),
-            redriven: false,
+            redrives: 0,
         }
     }
 }

@@ -68,8 +68,8 @@ pub struct HeldMessage {
     pub attempts: u32,
     /// The epoch under which a drain took it, when one did and has not answered for it yet.
     pub taken_epoch: Option<Epoch>,
-    /// Whether a human sent it again.
-    pub redriven: bool,
+    /// How often somebody sent it again by hand.
+    pub redrives: u32,
 }
 
 /// A held message whose time has come.

@@ -119,6 +119,8 @@ pub struct Move {
     pub to: Position,
     /// What the next batch takes up to, when it is known: saves a commit of its own.
     pub batch_end: Option<Position>,
+    /// Of a relay: the last message that the broker has confirmed, when there is a new one.
+    pub confirmed: Option<Position>,
 }
 
 /// A statement that ends an owner's transaction did not find its cursors.

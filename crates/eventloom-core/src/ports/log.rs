@@ -23,6 +23,8 @@ pub struct ReadLimits {
     pub rows_max: u32,
     /// Payload bytes, more or less: a read ends with the row that reaches it, so one large row always fits.
     pub payload_bytes_max: u64,
+    /// Payload bytes of one row: a larger payload is not read, and [`Recorded::omitted`] tells its size. `None`: any size.
+    pub payload_each_max: Option<u64>,
 }
 
 impl Default for ReadLimits {
@@ -30,6 +32,7 @@ impl Default for ReadLimits {
         ReadLimits {
             rows_max: 1000,
             payload_bytes_max: 4 << 20,
+            payload_each_max: None,
         }
     }
 }
@@ -46,6 +49,13 @@ impl ReadLimits {
     #[must_use]
     pub fn payload_bytes_max(mut self, bytes: u64) -> Self {
         self.payload_bytes_max = bytes;
+        self
+    }
+
+    /// Sets how many payload bytes a row may have to be read whole.
+    #[must_use]
+    pub fn payload_each_max(mut self, bytes: Option<u64>) -> Self {
+        self.payload_each_max = bytes;
         self
     }
 }

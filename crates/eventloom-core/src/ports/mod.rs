@@ -2,7 +2,8 @@
 //!
 //! A *store* is where a service commits: [`Store`], and the traits that split its work by idea: [`Outbox`] (writing a
 //! log), [`Log`] (reading it), [`Leases`] (who moves which cursor), [`Inbox`] (what was handled), [`Held`] (what waits),
-//! [`DeadLetters`] and [`Readers`] (what operators ask). [`Backend`] is all of them.
+//! [`DeadLetters`] and [`Readers`] (what operators ask), [`Relays`] (both ends of a relay). [`Backend`] is all of them.
+//! A *broker* is what a relay sends to: [`Broker`].
 //!
 //! Methods that take `connection` run inside the caller's transaction and commit nothing. Methods without it run in a
 //! transaction of their own and return after its commit. All of them are safe to drop: a dropped future has rolled back,
@@ -23,19 +24,21 @@ mod inbox;
 mod leases;
 mod log;
 mod readers;
+mod relays;
 mod store;
 
 pub use around::{Around, Call, Surrounded, SurroundedTransaction};
-pub use broker::*;
+pub use broker::{Broker, BrokerError, Capabilities, Fate, Mark, Marks, Ordering, Outgoing, Producer, Source};
 pub use dead_letters::{DeadLetter, DeadLetters, LetterFilter, Redrive};
 pub use held::{Attempted, Due, Failure, Held, HeldMessage, HeldNow, HeldState, LetGo, NewHeld};
 pub use inbox::{Claim, EffectClaim, EffectRequest, Inbox, OnceClaim};
 pub use leases::{Cursor, FenceError, Leases, Move, RegisterError, Registration, Reserve, Start, Taken, Tenure};
 pub use log::{Blocker, Horizon, Log, LogStatus, Page, Pruned, ReadError, ReadLimits};
 pub use readers::{LaneStatus, ReaderStatus, Readers};
+pub use relays::{LaneSent, RelayStanding, Relays};
 pub use store::{Capacity, ConnectionOf, Outbox, Scope, Store, Transaction};
 
 /// Everything that an engine needs of a store.
-pub trait Backend: Outbox + Log + Leases + Inbox + Held + DeadLetters + Readers {}
+pub trait Backend: Outbox + Log + Leases + Inbox + Held + DeadLetters + Readers + Relays {}
 
-impl<S: Outbox + Log + Leases + Inbox + Held + DeadLetters + Readers> Backend for S {}
+impl<S: Outbox + Log + Leases + Inbox + Held + DeadLetters + Readers + Relays> Backend for S {}

@@ -107,6 +107,7 @@ fn what_a_handler_ended_is_no_commit() {
             from: Position(0),
             to: Position(1),
             batch_end: None,
+            confirmed: None,
         };
         for ending in ENDINGS {
             let open = owner.handled(ending).await?;

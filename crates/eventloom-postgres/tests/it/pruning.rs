@@ -28,6 +28,7 @@ async fn pass_all(store: &Postgres, reader: &str) -> Result<()> {
         from: taken.position,
         to,
         batch_end: None,
+        confirmed: None,
     });
     let moves: Vec<Move> = from.collect();
     let scope = eventloom_core::ports::Scope {

@@ -50,6 +50,7 @@ fn step(cursor: Cursor, from: i64, to: i64) -> Move {
         from: Position(from),
         to: Position(to),
         batch_end: None,
+        confirmed: None,
     }
 }
 

@@ -40,6 +40,7 @@ fn scan(lanes: &mut Lanes, lane: i16, positions: std::ops::RangeInclusive<i64>, 
         Arc::new(Recorded {
             position: Position(position),
             lane: Lane(lane),
+            omitted: None,
             envelope: Envelope::new(position.to_string(), "steps", "step", OffsetDateTime::UNIX_EPOCH),
         })
     };
@@ -129,6 +130,7 @@ fn any_number_of_lanes_is_read() {
         Arc::new(Recorded {
             position: Position(1),
             lane: Lane(lane),
+            omitted: None,
             envelope: Envelope::new("1", "steps", "step", OffsetDateTime::UNIX_EPOCH),
         })
     };

@@ -32,6 +32,7 @@ async fn move_to(store: &Sqlite, reader: &ConsumerName, to: i64) {
             from: taken.position,
             to: Position(to),
             batch_end: None,
+            confirmed: None,
         })
         .collect();
     assert_eq!(moves.len(), 64);

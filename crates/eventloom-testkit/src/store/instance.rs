@@ -123,6 +123,7 @@ impl<S: Backend> Instance<S> {
                 from: stand[&cursor.lane],
                 to,
                 batch_end: None,
+                confirmed: None,
             })
             .filter(|step| step.from < to)
             .collect();

@@ -90,6 +90,7 @@ pub(super) fn message(key: Option<&str>, position: i64) -> Recorded {
         position: Position(position),
         lane,
         envelope,
+        omitted: None,
     }
 }
 

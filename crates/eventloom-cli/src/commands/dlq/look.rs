@@ -164,7 +164,7 @@ fn row(letter: &DeadLetter) -> Vec<String> {
 }
 
 fn state(letter: &DeadLetter) -> &'static str {
-    match (letter.state, letter.redriven) {
+    match (letter.state, letter.redrives > 0) {
         (HeldState::Waiting, true) => "redriven",
         (state, _) => state.as_str(),
     }
@@ -294,7 +294,7 @@ impl<'a> LetterJson<'a> {
             id: &letter.message.envelope.id,
             state: letter.state.as_str(),
             queued: letter.queued,
-            redriven: letter.redriven,
+            redriven: letter.redrives > 0,
             attempts: letter.attempts,
             due_at: letter.due_at.map(rfc3339),
             error: letter.error.as_deref(),

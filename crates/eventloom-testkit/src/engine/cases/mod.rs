@@ -1,10 +1,13 @@
 //! Every case of the engine's suite, by topic; the list here is what backends get.
 
 mod calling;
+mod databases;
 mod delivery;
 mod failing;
 mod limits;
 mod operating;
+mod relay;
+mod relaying;
 mod same_id;
 mod sharing;
 mod trouble;
@@ -86,6 +89,24 @@ macro_rules! engine_cases {
                 shutdown_finishes_what_runs
                 a_busy_pool_costs_no_lease
                 handlers_as_slow_as_allowed_get_through;
+            relaying:
+                everything_arrives_in_order
+                one_of_a_key_at_a_time_where_the_broker_keeps_no_order
+                what_may_have_arrived_is_sent_again_under_its_id
+                a_refused_message_is_dead_and_its_key_waits
+                a_blocked_topic_waits_alone
+                a_broker_that_is_down_is_waited_for
+                what_only_the_broker_chokes_on_is_set_aside
+                two_relays_share_and_a_dead_one_is_succeeded
+                only_its_topics_are_relayed
+                what_is_too_large_is_held_and_not_sent;
+            databases:
+                another_database_takes_it_in_once
+                databases_that_relay_to_each_other_do_not_loop
+                a_database_is_not_its_own_broker
+                a_broker_that_was_restored_raises_an_alarm
+                a_source_that_was_restored_raises_an_alarm
+                a_former_owner_is_refused_by_the_broker;
             trouble:
                 a_silent_look_at_the_log_is_given_up
                 a_silent_transaction_is_given_up

@@ -53,7 +53,10 @@ pub(super) async fn one_letter_is_sent_again<F: Fixture>(fixture: &F) -> Outcome
     scene
         .until("the repeated one", async || {
             let letters = scene.letters("one").await?;
-            Ok((scene.script.runs("b", 1) == 2 && letters[0].redriven && letters[0].due_at.is_none()).then_some(()))
+            Ok(
+                (scene.script.runs("b", 1) == 2 && letters[0].redrives == 1 && letters[0].due_at.is_none())
+                    .then_some(()),
+            )
         })
         .await?;
     stop(service).await

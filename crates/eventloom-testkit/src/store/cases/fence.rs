@@ -21,6 +21,7 @@ pub(super) fn step(cursor: Cursor, from: i64, to: i64) -> Move {
         from: Position(from),
         to: Position(to),
         batch_end: None,
+        confirmed: None,
     }
 }
 
@@ -183,6 +184,7 @@ async fn batch_end_after<F: Fixture>(
     for (from, to, batch_end) in moves {
         let step = Move {
             batch_end: batch_end.map(Position),
+            confirmed: None,
             ..step(one, *from, *to)
         };
         advance::<F>(&billing, &[step]).await?;

@@ -51,13 +51,13 @@ pub(super) async fn a_message_is_kept_byte_for_byte<F: Fixture>(fixture: &F) -> 
             found.state,
             found.attempts,
             found.taken_epoch,
-            found.redriven,
+            found.redrives,
         );
         let queued = wanted.envelope.key.is_some();
         same(
             &format!("what is known of {}", wanted.envelope.id),
             facts,
-            (queued, HeldState::Waiting, 1, None, false),
+            (queued, HeldState::Waiting, 1, None, 0),
         )?;
     }
     let queue = store.queue_of(&billing.reader, "odd", 100).await?;

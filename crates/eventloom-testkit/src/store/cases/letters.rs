@@ -42,13 +42,13 @@ pub(super) async fn a_letter_tells_all<F: Fixture>(fixture: &F) -> Outcome {
         found.state,
         found.queued,
         found.attempts,
-        found.redriven,
+        found.redrives,
         found.due_at,
     );
     same(
         "what is known of it",
         facts,
-        ("billing", HeldState::Dead, true, 5, false, None),
+        ("billing", HeldState::Dead, true, 5, 0, None),
     )?;
     same("error", found.error.as_deref(), Some(why.error.as_str()))?;
     same(

@@ -47,11 +47,11 @@ pub(super) async fn one_is_sent_again<F: Fixture>(fixture: &F) -> Outcome {
         1,
     )?;
     let found = billing.held("m-1").await?;
-    let facts = (found.state, found.attempts, found.redriven, found.taken_epoch);
+    let facts = (found.state, found.attempts, found.redrives, found.taken_epoch);
     same(
         "state, attempts, redriven, mark",
         facts,
-        (HeldState::Waiting, 0, true, None),
+        (HeldState::Waiting, 0, 1, None),
     )?;
     same("due before", billing.due(at(49)).await?, NONE)?;
     same("due at once", billing.due(at(50)).await?, ["m-1"])?;
@@ -119,8 +119,8 @@ pub(super) async fn a_key_is_sent_again_in_order<F: Fixture>(fixture: &F) -> Out
         let found = billing.held(id).await?;
         same(
             &format!("state, attempts, redriven of {id}"),
-            (found.state, found.attempts, found.redriven),
-            (HeldState::Waiting, 0, true),
+            (found.state, found.attempts, found.redrives),
+            (HeldState::Waiting, 0, 1),
         )?;
     }
     same("the first", handle(&billing, "a", "m-1", 50).await?, LetGo::StillHeld)?;

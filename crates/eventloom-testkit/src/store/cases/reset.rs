@@ -173,6 +173,7 @@ pub(super) async fn a_reset_raises_every_epoch<F: Fixture>(fixture: &F) -> Outco
             from,
             to: Position(rows[5] + 10),
             batch_end: None,
+            confirmed: None,
         };
         let mut open = billing.begin().await?;
         let advanced = store.advance(&mut open, &billing.reader, &[step]).await;

@@ -1,0 +1,72 @@
+//! A broker that takes everything and keeps nothing: for measurements, and to see what a relay would do.
+
+use eventloom_core::{
+    Envelope,
+    ports::{Broker, BrokerError, Capabilities, Fate, Marks, Outgoing, Producer, Source},
+};
+use futures::{FutureExt, future::BoxFuture};
+use std::time::Duration;
+
+/// Confirms whatever it is given, and throws it away.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Null {
+    confirms_after: Duration,
+}
+
+impl Null {
+    /// Confirms at once.
+    pub fn new() -> Self {
+        Null::default()
+    }
+
+    /// Confirms each batch this much later.
+    #[must_use]
+    pub fn confirms_after(mut self, delay: Duration) -> Self {
+        self.confirms_after = delay;
+        self
+    }
+}
+
+impl Broker for Null {
+    type Producer = NullProducer;
+
+    fn place(&self) -> String {
+        "nowhere".to_owned()
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(1 << 20).pipelines(true)
+    }
+
+    fn check(&self, _message: &Envelope) -> Result<(), String> {
+        Ok(())
+    }
+
+    async fn producer(&self, _source: &Source) -> Result<NullProducer, BrokerError> {
+        Ok(NullProducer(*self))
+    }
+}
+
+/// The sending side of [`Null`].
+#[derive(Debug)]
+pub struct NullProducer(Null);
+
+impl Producer for NullProducer {
+    type Ticket = BoxFuture<'static, Vec<Fate>>;
+
+    async fn marks(&mut self) -> Result<Option<Marks>, BrokerError> {
+        Ok(None)
+    }
+
+    async fn submit(&mut self, batch: Vec<Outgoing>) -> Result<Self::Ticket, BrokerError> {
+        let fates = vec![Fate::Confirmed; batch.len()];
+        let delay = self.0.confirms_after;
+        Ok(async move {
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            fates
+        }
+        .boxed())
+    }
+}

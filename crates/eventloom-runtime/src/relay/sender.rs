@@ -1,0 +1,260 @@
+//! Hands messages to the broker and sees to their fates: a message that may have arrived is sent again before anything
+//! else of its key, and what stands behind one that was not accepted stays behind.
+
+use super::{
+    outlet::AnyProducer,
+    state::State,
+    verify::{Unverified, verify},
+};
+use crate::{group::Group, time_limit::ports::*, worker::Stopped};
+use eventloom_core::{
+    faults,
+    ports::{Backend, BrokerError, Fate, Outgoing, Source},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+/// How often a message of unknown fate is sent again in one go.
+const RESENDS: u32 = 3;
+const RESEND_PAUSE: Duration = Duration::from_millis(50);
+
+/// What became of messages.
+pub(super) struct Sent {
+    /// Of each its fate; [`Fate::Unknown`] for those that are still to be sent.
+    pub(super) fates: Vec<Fate>,
+    /// The broker has confirmed others since the fate of the first was unknown: it is not the broker that is to blame.
+    pub(super) alive: bool,
+}
+
+/// Sends messages, in order.
+///
+/// # Errors
+/// The broker takes nothing for now, and nothing was settled.
+pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: &[Outgoing]) -> Result<Sent, Stopped> {
+    let mut fates = before_sending(relay, messages);
+    let mut resends = 0;
+    let mut trouble = None;
+    let mut doubted: Option<Instant> = None;
+    loop {
+        let wave = wave(relay, messages, &mut fates);
+        if wave.is_empty() {
+            break;
+        }
+        let told = match submit(group, relay, messages, &wave).await? {
+            Ok(told) => told,
+            Err(error) => {
+                trouble = Some(error.to_string());
+                break;
+            }
+        };
+        let mut settled = false;
+        let mut unknown = None;
+        for (index, fate) in wave.into_iter().zip(told) {
+            match fate {
+                Fate::Unknown(why) => unknown = Some(why),
+                // Looked at again when it is known what became of the one before.
+                Fate::Behind => {}
+                fate => {
+                    settled = true;
+                    if fate == Fate::Confirmed {
+                        relay.note_confirmed();
+                    }
+                    fates[index] = Some(fate);
+                }
+            }
+        }
+        if unknown.is_none() && settled {
+            continue;
+        }
+        doubted = doubted.or(Some(Instant::now()));
+        let why = unknown.unwrap_or_else(|| "the broker said nothing of it".to_owned());
+        if resends == RESENDS || group.is_stopping() {
+            trouble = Some(why);
+            break;
+        }
+        tracing::debug!(relay = %group.name(), why, "sending again what may have arrived");
+        group.process.clock.sleep(RESEND_PAUSE * (1 << (2 * resends))).await;
+        resends += 1;
+    }
+    note(group, relay, messages, &fates, trouble.as_deref());
+    let any = fates.iter().flatten().any(|fate| *fate != Fate::Behind);
+    let alive = doubted.is_some_and(|since| relay.confirmed_since(since));
+    match trouble {
+        Some(_) if !any && !alive => Err(Stopped::Broker),
+        why => {
+            let unknown = Fate::Unknown(why.unwrap_or_default());
+            let fates = fates.into_iter().map(|fate| fate.unwrap_or_else(|| unknown.clone()));
+            Ok(Sent {
+                fates: fates.collect(),
+                alive,
+            })
+        }
+    }
+}
+
+/// What is known without asking: what the broker could never take, and topics that take nothing for now.
+fn before_sending(relay: &State, messages: &[Outgoing]) -> Vec<Option<Fate>> {
+    let most = relay.capabilities.payload_bytes_max;
+    let topics = relay.topics();
+    let fate = |outgoing: &Outgoing| {
+        let message = &outgoing.message;
+        if let Some(bytes) = message.omitted {
+            let place = relay.place();
+            return Some(Fate::Refused(format!(
+                "the payload has {bytes} bytes, and {place} takes at most {most}"
+            )));
+        }
+        if let Err(why) = relay.outlet.check(&message.envelope) {
+            return Some(Fate::Refused(why));
+        }
+        let breaker = topics.get(&message.envelope.topic)?;
+        let wait = breaker.probe_in().filter(|wait| !wait.is_zero())?;
+        Some(Fate::Blocked(format!(
+            "topic {:?} takes nothing for {wait:.1?}",
+            message.envelope.topic
+        )))
+    };
+    messages.iter().map(fate).collect()
+}
+
+/// What may be handed over now: in order, and nothing of a key behind what was not accepted. What can never be handed over
+/// in this round is settled on the way.
+fn wave(relay: &State, messages: &[Outgoing], fates: &mut [Option<Fate>]) -> Vec<usize> {
+    let mut wave = Vec::with_capacity(messages.len());
+    let mut stuck: HashSet<&str> = HashSet::new();
+    let mut ahead: HashSet<&str> = HashSet::new();
+    for (index, message) in messages.iter().enumerate() {
+        let key = message.key();
+        match &fates[index] {
+            Some(Fate::Confirmed) => {}
+            Some(_) => stuck.extend(key),
+            None if key.is_some_and(|key| stuck.contains(key)) => fates[index] = Some(Fate::Behind),
+            None if key.is_some_and(|key| ahead.contains(key)) => {}
+            None => {
+                wave.push(index);
+                if !relay.capabilities.pipelines {
+                    ahead.extend(key);
+                }
+            }
+        }
+    }
+    wave
+}
+
+/// Hands a wave over and waits for its fates, as many as were asked for.
+async fn submit<S: Backend>(
+    group: &Group<S>,
+    relay: &State,
+    messages: &[Outgoing],
+    wave: &[usize],
+) -> Result<Result<Vec<Fate>, BrokerError>, Stopped> {
+    let mut producer = match open(group, relay).await? {
+        Ok(producer) => producer,
+        Err(error) => return Ok(Err(error)),
+    };
+    let mut batch: Vec<Outgoing> = wave.iter().map(|index| messages[*index].clone()).collect();
+    if faults::defect("delivery_id_changed_on_resend") {
+        batch
+            .iter_mut()
+            .for_each(|message| message.redrives = fastrand::u32(..));
+    }
+    faults::point("relay.before_submit");
+    let limit = group.settings.deadline;
+    let answer = tokio::time::timeout(limit, async {
+        let ticket = producer.submit(batch).await?;
+        Ok(ticket.await)
+    });
+    let silent = || format!("no confirmation within {limit:?}");
+    let mut fates = match answer.await {
+        Ok(Ok(fates)) => fates,
+        Ok(Err(error)) => return Ok(Err(error)),
+        Err(_) => vec![Fate::Unknown(silent()); wave.len()],
+    };
+    faults::point("relay.after_submit");
+    fates.resize(wave.len(), Fate::Unknown("the broker said nothing of it".to_owned()));
+    if faults::defect("refused_counted_as_confirmed") {
+        let refused = |fate: &&mut Fate| matches!(fate, Fate::Refused(_) | Fate::Behind);
+        fates
+            .iter_mut()
+            .filter(refused)
+            .for_each(|fate| *fate = Fate::Confirmed);
+    }
+    // A producer that has left something in doubt is not used again.
+    if !fates.iter().any(|fate| matches!(fate, Fate::Unknown(_) | Fate::Fenced)) {
+        relay.idle().push(producer);
+    }
+    Ok(Ok(fates))
+}
+
+/// A producer that nobody else uses, for a broker that was found to remember what we do.
+async fn open<S: Backend>(
+    group: &Group<S>,
+    relay: &State,
+) -> Result<Result<Box<dyn AnyProducer>, BrokerError>, Stopped> {
+    let idle = relay.idle().pop();
+    if let Some(producer) = idle {
+        return Ok(Ok(producer));
+    }
+    let source = Source {
+        log: group.store().log_status().await.map_err(Stopped::Store)?.identity,
+        reader: group.name().clone(),
+    };
+    let opening = async {
+        let mut producer = relay.outlet.producer(&source).await.map_err(Unverified::Broker)?;
+        verify(group, &source, &relay.place(), producer.as_mut()).await?;
+        Ok(producer)
+    };
+    let limit = group.settings.deadline;
+    match tokio::time::timeout(limit, opening).await {
+        Ok(Ok(producer)) => Ok(Ok(producer)),
+        Ok(Err(Unverified::Broker(error))) => Ok(Err(error)),
+        Ok(Err(Unverified::Store(error))) => Err(Stopped::Store(error)),
+        Ok(Err(Unverified::Alarm(why))) => {
+            group.note_trouble("nothing is relayed until somebody has looked", &why);
+            relay.raise_alarm(why);
+            Err(Stopped::Later)
+        }
+        Err(_) => Ok(Err(BrokerError::Unreachable(format!("no answer within {limit:?}")))),
+    }
+}
+
+/// Keeps the breakers, and says what has changed.
+fn note<S: Backend>(
+    group: &Group<S>,
+    relay: &State,
+    messages: &[Outgoing],
+    fates: &[Option<Fate>],
+    trouble: Option<&str>,
+) {
+    let confirmed = |fate: &Option<Fate>| matches!(fate, Some(Fate::Confirmed));
+    if fates.iter().any(confirmed) {
+        if relay.broker().succeeded() {
+            tracing::info!(relay = %group.name(), broker = %relay.place(), "the broker takes messages again");
+        }
+    } else if let Some(why) = trouble
+        && relay.broker().failed()
+    {
+        group.note_trouble("the broker takes nothing; it is asked now and then", &why);
+    }
+    let mut topics = relay.topics();
+    let mut blocked: HashMap<&str, &str> = HashMap::new();
+    for (message, fate) in messages.iter().zip(fates) {
+        let topic = message.message.envelope.topic.as_str();
+        match fate {
+            Some(Fate::Blocked(why)) => {
+                blocked.insert(topic, why);
+            }
+            Some(Fate::Confirmed) if !topics.is_empty() && topics.remove(topic).is_some() => {
+                tracing::info!(relay = %group.name(), topic, "the topic takes messages again");
+            }
+            _ => {}
+        }
+    }
+    for (topic, why) in blocked {
+        if topics.entry(topic.to_owned()).or_default().failed() {
+            tracing::warn!(relay = %group.name(), topic, why, "the topic takes nothing; it is asked now and then");
+        }
+    }
+}
