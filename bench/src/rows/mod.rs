@@ -1,8 +1,10 @@
 //! The rows of the table, one file each. A further row is a file and a line here.
 
 mod consume;
+mod latency;
 mod publish;
 mod publish_sqlite;
+mod writers;
 
 use crate::{Bench, figure::Figure};
 use anyhow::Result;
@@ -25,7 +27,7 @@ macro_rules! rows {
 }
 
 /// In the order of the table.
-pub(crate) const ROWS: &[Row] = rows![publish publish_sqlite consume];
+pub(crate) const ROWS: &[Row] = rows![publish publish_sqlite latency writers consume];
 
 pub(crate) fn named(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
