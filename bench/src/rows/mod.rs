@@ -1,7 +1,10 @@
 //! The rows of the table, one file each. A further row is a file and a line here.
 
 mod consume;
+mod effects;
+mod lane_behind;
 mod latency;
+mod poison;
 mod publish;
 mod publish_sqlite;
 mod writers;
@@ -27,7 +30,7 @@ macro_rules! rows {
 }
 
 /// In the order of the table.
-pub(crate) const ROWS: &[Row] = rows![publish publish_sqlite latency writers consume];
+pub(crate) const ROWS: &[Row] = rows![publish publish_sqlite latency writers consume poison effects lane_behind];
 
 pub(crate) fn named(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
