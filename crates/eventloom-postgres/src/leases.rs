@@ -110,7 +110,7 @@ WITH moves AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], 
                          m (lane, epoch, come_from, go_to, batch_end)),
      locked AS (SELECT c.lane FROM eventloom.cursors c JOIN moves m USING (lane)
                  WHERE c.reader = $1 AND c.epoch = m.epoch AND c.position = m.come_from
-                   AND current_setting('eventloom.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
+                   AND current_setting('eventloom_store.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
 UPDATE eventloom.cursors c SET position = m.go_to, batch_end = greatest(c.batch_end, m.batch_end)
   FROM moves m JOIN locked l USING (lane)
  WHERE c.reader = $1 AND c.lane = m.lane AND c.epoch = m.epoch AND c.position = m.come_from";
@@ -118,13 +118,13 @@ const MARK: &str = "
 WITH marks AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) m (lane, epoch, batch_end)),
      locked AS (SELECT c.lane FROM eventloom.cursors c JOIN marks m USING (lane)
                  WHERE c.reader = $1 AND c.epoch = m.epoch
-                   AND current_setting('eventloom.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
+                   AND current_setting('eventloom_store.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
 UPDATE eventloom.cursors c SET batch_end = greatest(c.batch_end, m.batch_end)
   FROM marks m JOIN locked l USING (lane)
  WHERE c.reader = $1 AND c.lane = m.lane AND c.epoch = m.epoch";
 const FENCE: &str = "
 SELECT c.lane FROM eventloom.cursors c JOIN unnest($2::smallint[], $3::bigint[]) m (lane, epoch) USING (lane)
- WHERE c.reader = $1 AND c.epoch = m.epoch AND current_setting('eventloom.transaction', true) = 'open'
+ WHERE c.reader = $1 AND c.epoch = m.epoch AND current_setting('eventloom_store.transaction', true) = 'open'
  ORDER BY c.lane FOR UPDATE OF c";
 
 /// The planted defect: cursors move whoever owns them.

@@ -14,9 +14,10 @@ use std::{
     task::{Context, Waker},
 };
 
-/// Part of every BEGIN. It is gone with the transaction, also when another one is begun on its connection.
-pub(crate) const SAY_OPEN: &str = "SET LOCAL eventloom.transaction = 'open'";
-const IS_OPEN: &str = "SELECT coalesce(current_setting('eventloom.transaction', true) = 'open', false)";
+/// Part of every BEGIN. It is gone with the transaction, also when another one is begun on its connection. Its name does
+/// not begin with `eventloom.`, which stands for the schema in every statement.
+pub(crate) const SAY_OPEN: &str = "SET LOCAL eventloom_store.transaction = 'open'";
+const IS_OPEN: &str = "SELECT coalesce(current_setting('eventloom_store.transaction', true) = 'open', false)";
 
 /// An error unless the transaction of `connection` is the one that was begun. A user of the connection can end it: with
 /// a literal ROLLBACK or COMMIT, or by dropping the future of a nested `begin`, for which the driver rolls all of it back.
