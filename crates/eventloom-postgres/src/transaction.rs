@@ -1,6 +1,6 @@
 //! A transaction that survives dropped futures, and never calls a rolled-back COMMIT a commit.
 
-use crate::error::{while_committing, while_doing};
+use crate::error::{statements_may_be_lost, while_committing, while_doing};
 use eventloom_core::{StoreError, StoreErrorKind, ports::Transaction};
 use sqlx::{
     AssertSqlSafe, Connection as _, PgConnection, PgPool, Row as _,
@@ -66,6 +66,9 @@ impl PostgresTransaction {
         let Some(connection) = opening.0.as_mut() else {
             return Err(while_doing(doing)(sqlx::Error::WorkerCrashed));
         };
+        if statements_may_be_lost() {
+            connection.clear_cached_statements().await.map_err(while_doing(doing))?;
+        }
         let statement = AssertSqlSafe(statement).into_sql_str();
         PgTransactionManager::begin(connection, Some(statement))
             .await
