@@ -29,7 +29,7 @@ const LANES: &str = concat!(
 );
 const HORIZON: &str = concat!("SELECT ", horizon!());
 const BEHIND: &str = concat!(
-    "SELECT position, coalesce(nullif(key, ''), id), ",
+    "SELECT position, iif(octet_length(key) > 0, key, id), ",
     now!("?3"),
     " - recorded_at FROM eventloom_outbox WHERE position > ?1 AND position <= ?2 ORDER BY position LIMIT ?4"
 );
