@@ -15,7 +15,7 @@ use eventloom_core::{
 };
 use sqlx::{PgConnection, Row, postgres::PgRow};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     time::{Duration, Instant},
 };
 
@@ -140,10 +140,18 @@ impl Leases for Postgres {
         now: Option<OffsetDateTime>,
     ) -> Result<Registration, RegisterError> {
         let doing = while_doing("registering a reader");
-        let mut tx = self.own("registering a reader").await?;
-        let (pruned_to, lanes) = self.lock_log(&mut tx).await?;
-        let query = self.query(REGISTER).bind(reader.as_str()).bind(now);
-        let created = query.execute(&mut *tx).await.map_err(&doing)?.rows_affected() == 1;
+        let (mut tx, pruned_to, lanes, created) = loop {
+            let mut tx = self.own("registering a reader").await?;
+            let (pruned_to, lanes) = self.lock_log(&mut tx).await?;
+            let query = self.query(REGISTER).bind(reader.as_str()).bind(now);
+            let created = query.execute(&mut *tx).await.map_err(&doing)?.rows_affected() == 1;
+            // What one of this name has left behind that was dropped must not be taken for this one's.
+            if !created || !self.has_leftovers(&mut tx, reader).await? {
+                break (tx, pruned_to, lanes, created);
+            }
+            tx.rollback().await?;
+            self.forget_leftovers(reader).await?;
+        };
         let slowest = self
             .query(SLOWEST)
             .bind(reader.as_str())
@@ -494,8 +502,12 @@ impl Postgres {
             .collect::<Result<_, sqlx::Error>>()
             .map_err(&doing)?;
         // A lane that is neither held as the tables have it nor taken now is locked by an unfinished transaction.
-        let known = |cursor: &Cursor| held.contains(cursor) || taken.iter().any(|taken| taken.cursor == *cursor);
-        let owned = owned.into_iter().filter(known).collect();
+        let known: HashSet<Cursor> = held
+            .iter()
+            .copied()
+            .chain(taken.iter().map(|taken| taken.cursor))
+            .collect();
+        let owned = owned.into_iter().filter(|cursor| known.contains(cursor)).collect();
         let paused = found.try_get(0).map_err(&doing)?;
         Ok((
             Tenure {

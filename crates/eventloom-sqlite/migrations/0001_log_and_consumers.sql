@@ -196,7 +196,8 @@ CREATE INDEX eventloom_held_queue ON eventloom_held (consumer, key, queued, posi
 CREATE INDEX eventloom_held_state ON eventloom_held (consumer, state, id);
 CREATE INDEX eventloom_held_lane ON eventloom_held (consumer, lane);
 CREATE INDEX eventloom_held_first_dead ON eventloom_held (consumer, first_failed_at) WHERE state = 'dead';
-CREATE INDEX eventloom_held_last_dead ON eventloom_held (consumer, last_failed_at) WHERE state = 'dead';
+CREATE INDEX eventloom_held_last_failed ON eventloom_held (consumer, state, last_failed_at)
+    WHERE last_failed_at IS NOT NULL;
 
 INSERT INTO eventloom_logs (name, identity, lanes)
 VALUES ('outbox',
