@@ -27,6 +27,7 @@ mod proxy;
 mod script;
 mod server;
 mod site;
+mod sockets;
 mod tally;
 mod wait;
 mod watch;

@@ -1,6 +1,6 @@
 //! A process of the runs, as its parent sees it: started, listened to, frozen, killed.
 
-use crate::{evidence::Acknowledged, site::Site};
+use crate::{evidence::Acknowledged, site::Site, sockets};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -126,6 +126,19 @@ impl Actor {
             // It may have ended meanwhile.
             let _ = kill_process(pid, signal);
         }
+    }
+
+    /// Whether everything that it sent was read, now that it is frozen: no thread of it runs any more. `true` for the first
+    /// where the system does not tell.
+    pub(crate) fn is_frozen_and_read(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid));
+        let states = threads
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+        let mut states = states.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next());
+        states.all(|state| state == 'T') && sockets::all_was_read(self.pid)
     }
 
     /// Kills it, and takes in everything that it had said.

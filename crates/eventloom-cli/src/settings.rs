@@ -9,7 +9,8 @@ use crate::{
 };
 use eventloom::SchemaName;
 use std::{
-    env, io,
+    env::{self, VarError},
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -31,22 +32,17 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads environment and file. Nothing is opened or connected.
     pub(crate) fn read(flags: &StoreArguments) -> Result<Settings, Failure> {
-        let file = read_file(
-            flags
-                .config
-                .clone()
-                .or_else(|| variable("EVENTLOOM_CONFIG").map(PathBuf::from)),
-        )?;
-        let schema_name = flags
-            .schema
-            .clone()
-            .or_else(|| variable("EVENTLOOM_SCHEMA"))
-            .or(file.schema);
+        let file = read_file(flags.config.clone().or_else(|| {
+            // A path, which need not be text.
+            let named = env::var_os("EVENTLOOM_CONFIG").filter(|value| !value.is_empty());
+            named.map(PathBuf::from)
+        }))?;
+        let schema_name = first(&flags.schema, "EVENTLOOM_SCHEMA", file.schema)?;
         let schema = match &schema_name {
             Some(name) => SchemaName::parse(name.as_str()).map_err(|error| Failure::usage(error.to_string()))?,
             None => SchemaName::default(),
         };
-        let lock_timeout = match variable("EVENTLOOM_LOCK_TIMEOUT") {
+        let lock_timeout = match variable("EVENTLOOM_LOCK_TIMEOUT")? {
             Some(text) => Some(
                 figures::parse_duration(&text)
                     .map_err(|error| Failure::usage(format!("EVENTLOOM_LOCK_TIMEOUT: {error}")))?,
@@ -54,11 +50,7 @@ impl Settings {
             None => file.lock_timeout,
         };
         Ok(Settings {
-            store: flags
-                .store
-                .clone()
-                .or_else(|| variable("EVENTLOOM_STORE"))
-                .or(file.store),
+            store: first(&flags.store, "EVENTLOOM_STORE", file.store)?,
             schema,
             schema_is_named: schema_name.is_some(),
             pooled: flags.pooled || flag_variable("EVENTLOOM_POOLED")?.or(file.pooled).unwrap_or(false),
@@ -157,13 +149,24 @@ fn again(flags: &StoreArguments) -> String {
     again
 }
 
-/// An empty variable is as good as none.
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
+fn first(flag: &Option<String>, name: &str, of_file: Option<String>) -> Result<Option<String>, Failure> {
+    match flag {
+        Some(value) => Ok(Some(value.clone())),
+        None => Ok(variable(name)?.or(of_file)),
+    }
+}
+
+/// An empty variable is as good as none. One that is no text is not: what comes after it would be another store.
+fn variable(name: &str) -> Result<Option<String>, Failure> {
+    match env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(Failure::usage(format!("{name} is no text in UTF-8"))),
+    }
 }
 
 fn flag_variable(name: &str) -> Result<Option<bool>, Failure> {
-    match variable(name).as_deref() {
+    match variable(name)?.as_deref() {
         None => Ok(None),
         Some("1" | "true" | "yes") => Ok(Some(true)),
         Some("0" | "false" | "no") => Ok(Some(false)),

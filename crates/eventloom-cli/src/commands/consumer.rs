@@ -1,6 +1,6 @@
 //! `eventloom consumer …`: which consumers there are, and where they stand.
 
-use super::status::{ReaderJson, Report, readers};
+use super::status::{ReaderJson, Report};
 use crate::{
     ask::Consent,
     failure::{Exit, Failure},
@@ -148,7 +148,7 @@ pub(crate) async fn registered<S: Backend>(
 
 impl Work for List {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let report = Report::of(store.place(), store.log_status().await?, readers(&store).await?);
+        let report = Report::of(store.place(), store.log_status().await?, store.readers(None).await?);
         let mut output = Output::new();
         if self.json {
             report
