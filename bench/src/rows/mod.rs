@@ -7,6 +7,7 @@ mod latency;
 mod poison;
 mod publish;
 mod publish_sqlite;
+mod relay;
 mod writers;
 
 use crate::{Bench, figure::Figure};
@@ -30,7 +31,7 @@ macro_rules! rows {
 }
 
 /// In the order of the table.
-pub(crate) const ROWS: &[Row] = rows![publish publish_sqlite latency writers consume poison effects lane_behind];
+pub(crate) const ROWS: &[Row] = rows![publish publish_sqlite latency writers consume poison effects lane_behind relay];
 
 pub(crate) fn named(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)
