@@ -133,7 +133,7 @@ fn wave(relay: &State, messages: &[Outgoing], fates: &mut [Option<Fate>]) -> Vec
             Some(Fate::Confirmed) => {}
             Some(_) => stuck.extend(key),
             None if key.is_some_and(|key| stuck.contains(key)) => fates[index] = Some(Fate::Behind),
-            None if key.is_some_and(|key| ahead.contains(key)) => {}
+            None if key.is_some_and(|key| ahead.contains(key)) && !faults::defect("successor_after_unknown") => {}
             None => {
                 wave.push(index);
                 if !relay.capabilities.pipelines {
