@@ -8,6 +8,7 @@ mod database;
 mod figure;
 mod file;
 mod fill;
+mod progress;
 mod report;
 mod rounds;
 mod rows;
