@@ -9,6 +9,7 @@ mod database;
 mod figure;
 mod file;
 mod fill;
+mod progress;
 mod report;
 mod rounds;
 mod rows;
