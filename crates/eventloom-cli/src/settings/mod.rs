@@ -1,24 +1,36 @@
 //! The settings in force: flags before the environment, the environment before the file.
 
+mod file;
+mod key;
+mod relay;
+mod values;
+
+pub(crate) use key::{Key, Unsaid};
+pub(crate) use relay::{RelayFlags, RelaySettings};
+pub(crate) use values::Origin;
+
 use crate::{
     arguments::StoreArguments,
     failure::Failure,
     figures,
     place::{self, Kind, Place},
-    settings_file::{self, FileSettings},
 };
 use eventloom::SchemaName;
+use file::FileSettings;
 use std::{
-    env, io,
+    io,
     path::{Path, PathBuf},
     time::Duration,
 };
+use values::{Values, variable};
 
 const FILE: &str = "eventloom.toml";
 
 /// What every command works with.
 #[derive(Debug)]
 pub(crate) struct Settings {
+    /// All that was said, for the relay and for `config show`.
+    pub(crate) values: Values,
     store: Option<String>,
     schema: SchemaName,
     schema_is_named: bool,
@@ -31,52 +43,53 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads environment and file. Nothing is opened or connected.
     pub(crate) fn read(flags: &StoreArguments) -> Result<Settings, Failure> {
-        let file = read_file(
-            flags
-                .config
-                .clone()
-                .or_else(|| variable("EVENTLOOM_CONFIG").map(PathBuf::from)),
-        )?;
-        let schema_name = flags
-            .schema
-            .clone()
-            .or_else(|| variable("EVENTLOOM_SCHEMA"))
-            .or(file.schema);
-        let schema = match &schema_name {
-            Some(name) => SchemaName::parse(name.as_str()).map_err(|error| Failure::usage(error.to_string()))?,
-            None => SchemaName::default(),
-        };
-        let lock_timeout = match variable("EVENTLOOM_LOCK_TIMEOUT") {
-            Some(text) => Some(
-                figures::parse_duration(&text)
-                    .map_err(|error| Failure::usage(format!("EVENTLOOM_LOCK_TIMEOUT: {error}")))?,
-            ),
-            None => file.lock_timeout,
-        };
+        let named = flags.config.clone();
+        let named = named.or_else(|| variable("EVENTLOOM_CONFIG").map(PathBuf::from));
+        let mut values = Values::gather(read_file(named)?)?;
+        values.flag(Key::Store, flags.store.clone())?;
+        values.flag(Key::Schema, flags.schema.clone())?;
+        values.flag(Key::Pooled, flags.pooled.then(|| "true".to_owned()))?;
+        // What holds unsaid is the business of the one command that waits for locks.
+        let lock_timeout = values.said(Key::LockTimeout).map(|value| value.text.clone());
+        let lock_timeout = lock_timeout.map(|text| figures::parse_duration(&text)).transpose();
         Ok(Settings {
-            store: flags
-                .store
-                .clone()
-                .or_else(|| variable("EVENTLOOM_STORE"))
-                .or(file.store),
-            schema,
-            schema_is_named: schema_name.is_some(),
-            pooled: flags.pooled || flag_variable("EVENTLOOM_POOLED")?.or(file.pooled).unwrap_or(false),
-            lock_timeout,
+            store: values.said(Key::Store).map(|value| value.text.clone()),
+            schema: values
+                .read(Key::Schema, |text| SchemaName::parse(text))?
+                .unwrap_or_default(),
+            schema_is_named: values.said(Key::Schema).is_some(),
+            pooled: values.read(Key::Pooled, key::switch)?.unwrap_or_default(),
+            lock_timeout: lock_timeout.map_err(Failure::usage)?,
             again: again(flags),
+            values,
         })
+    }
+
+    /// Settings of another store than the one that is worked on.
+    pub(crate) fn of_other(store: &str, schema: Option<&SchemaName>, pooled: bool) -> Settings {
+        let flags = StoreArguments {
+            store: Some(store.to_owned()),
+            schema: schema.map(SchemaName::to_string),
+            pooled,
+            config: None,
+        };
+        Settings {
+            values: Values::default(),
+            store: flags.store.clone(),
+            schema: schema.cloned().unwrap_or_default(),
+            schema_is_named: schema.is_some(),
+            pooled,
+            lock_timeout: None,
+            again: again(&flags),
+        }
     }
 
     /// As if the store had been named by the environment.
     #[cfg(test)]
     pub(crate) fn of_store(store: &str) -> Settings {
         Settings {
-            store: Some(store.to_owned()),
-            schema: SchemaName::default(),
-            schema_is_named: false,
-            pooled: false,
-            lock_timeout: None,
             again: String::new(),
+            ..Settings::of_other(store, None, false)
         }
     }
 
@@ -157,27 +170,11 @@ fn again(flags: &StoreArguments) -> String {
     again
 }
 
-/// An empty variable is as good as none.
-fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
-}
-
-fn flag_variable(name: &str) -> Result<Option<bool>, Failure> {
-    match variable(name).as_deref() {
-        None => Ok(None),
-        Some("1" | "true" | "yes") => Ok(Some(true)),
-        Some("0" | "false" | "no") => Ok(Some(false)),
-        Some(other) => Err(Failure::usage(format!(
-            "{name} is {other:?}, which is neither true nor false"
-        ))),
-    }
-}
-
 /// A file that is named must be there; `eventloom.toml` of this folder may be.
 fn read_file(named: Option<PathBuf>) -> Result<FileSettings, Failure> {
     let path = named.as_deref().unwrap_or(Path::new(FILE));
     match std::fs::read_to_string(path) {
-        Ok(text) => settings_file::parse(path, &text),
+        Ok(text) => file::parse(path, &text),
         Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(FileSettings::default()),
         Err(error) => Err(Failure::usage(format!(
             "cannot read the settings file {}: {error}",

@@ -10,6 +10,7 @@ pub(crate) use lanes::Lanes;
 pub(crate) use report::Report;
 
 use crate::{
+    commands::relays,
     failure::{Exit, Failure},
     figures,
     open::{Work, with_store},
@@ -60,7 +61,7 @@ pub(crate) async fn run(arguments: Arguments, settings: &Settings) -> Result<Exi
 }
 
 /// All readers. The store tells the last error of the dead alone; what only waits for its next attempt tells its own here.
-pub(crate) async fn readers<S: Backend>(store: &S) -> Result<Vec<ReaderStatus>, Failure> {
+async fn readers<S: Backend>(store: &S) -> Result<Vec<ReaderStatus>, Failure> {
     let mut readers = store.readers(None).await?;
     for reader in &mut readers {
         if reader.last_error.is_some() || reader.waiting == 0 {
@@ -77,6 +78,15 @@ pub(crate) async fn readers<S: Backend>(store: &S) -> Result<Vec<ReaderStatus>, 
         reader.last_error = last.and_then(|letter| letter.error);
     }
     Ok(readers)
+}
+
+impl Report {
+    /// Looks at a store.
+    pub(crate) async fn read<S: Backend>(store: &S) -> Result<Report, Failure> {
+        let readers = readers(store).await?;
+        let relays = relays::among(store, &readers).await?;
+        Ok(Report::of(store.place(), store.log_status().await?, readers, &relays))
+    }
 }
 
 struct Looking<'a> {
@@ -107,7 +117,7 @@ impl Looking<'_> {
     }
 
     async fn show<S: Backend>(&self, store: &S) -> Result<Exit, Failure> {
-        let report = Report::of(store.place(), store.log_status().await?, readers(store).await?);
+        let report = Report::read(store).await?;
         let mut output = Output::new();
         if self.arguments.watch.is_some() {
             output.clear()?;
