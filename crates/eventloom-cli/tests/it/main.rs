@@ -5,6 +5,7 @@ mod config;
 mod consumer;
 mod daemon;
 mod dlq;
+mod door;
 mod migrate;
 mod program;
 mod publish_and_tail;

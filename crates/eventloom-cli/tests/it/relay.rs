@@ -2,17 +2,13 @@
 
 use crate::{
     daemon::Daemon,
+    door::Door,
     program::on,
     stores::{Folder, TestStore, on_each, on_postgres},
     wait,
 };
 use serde_json::Value;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io::Write,
-    net::{Shutdown, TcpListener, TcpStream},
-    thread,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 fn migrated(store: TestStore) -> TestStore {
     on(&store, &["migrate"]).exits(0);
@@ -106,7 +102,7 @@ fn a_target_that_is_down_is_waited_for() {
         let source = migrated(TestStore::sqlite());
         let sent = BTreeSet::from([publish(&source, "a")]);
         let door = Door::new(target);
-        let daemon = Daemon::start(&source, &door.url, &[]);
+        let daemon = Daemon::start(&source, door.url(), &[]);
         let waiting = daemon.until("waiting", |waiting| waiting["for"] == "target");
         assert!(waiting["why"].as_str().unwrap().contains("refused"), "{waiting}");
         daemon.until("trouble", |trouble| {
@@ -115,7 +111,15 @@ fn a_target_that_is_down_is_waited_for() {
         door.open();
         until_arrived(target, &sent);
         daemon.until("recovered", |_| true);
-        daemon.stop().exits(0).prints(&["\"relayed\":1"]);
+        // And later.
+        door.shut();
+        let sent = BTreeSet::from([publish(&source, "b")]);
+        daemon.until_new("trouble", |trouble| trouble["why"].is_string());
+        daemon.until("progress", |progress| progress["target_takes_messages"] == false);
+        door.open();
+        until_arrived(target, &sent);
+        daemon.until_new("progress", |progress| progress["lag_messages"] == 0);
+        daemon.stop().exits(0);
     });
 }
 
@@ -126,11 +130,17 @@ fn a_source_that_is_down_is_waited_for() {
         let target = migrated(TestStore::sqlite());
         let sent = BTreeSet::from([publish(source, "a")]);
         let door = Door::new(source);
-        let daemon = Daemon::start_at(source, &door.url, target.url(), &[]);
+        let daemon = Daemon::start_at(source, door.url(), target.url(), &[]);
         daemon.until("waiting", |waiting| waiting["for"] == "source");
         daemon.stop().exits(0).prints(&["\"relayed\":0"]);
-        let daemon = Daemon::start_at(source, &door.url, target.url(), &[]);
+        let daemon = Daemon::start_at(source, door.url(), target.url(), &[]);
         daemon.until("waiting", |waiting| waiting["for"] == "source");
+        door.open();
+        until_arrived(&target, &sent);
+        // And later.
+        door.shut();
+        daemon.until_new("trouble", |trouble| trouble["why"].is_string());
+        let sent = BTreeSet::from([publish(source, "b")]);
         door.open();
         until_arrived(&target, &sent);
         daemon.stop().exits(0);
@@ -205,7 +215,7 @@ fn the_same_database_needs_no_relay() {
         // By another name it is recognised when it is connected to.
         let door = Door::new(store);
         door.open();
-        Daemon::start(store, &door.url, &[])
+        Daemon::start(store, door.url(), &[])
             .ended()
             .exits(1)
             .prints(&["\"event\":\"alarm\""])
@@ -334,49 +344,4 @@ fn a_promoted_log_goes_on() {
         daemon.stop().exits(0);
         assert_eq!(log(&target).len(), 2);
     });
-}
-
-/// A way to a server of Postgres by a port of its own, at which nobody listens before it is opened.
-struct Door {
-    port: u16,
-    server: String,
-    url: String,
-}
-
-impl Door {
-    fn new(store: &TestStore) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let (scheme, rest) = store.url().split_once("://").unwrap();
-        let (authority, database) = rest.rsplit_once('/').unwrap();
-        let (login, server) = authority.rsplit_once('@').unwrap_or(("postgres", authority));
-        Door {
-            port,
-            server: server.to_owned(),
-            url: format!("{scheme}://{login}@127.0.0.1:{port}/{database}"),
-        }
-    }
-
-    /// Lets everybody through from now on, until the test ends.
-    fn open(&self) {
-        let (listener, server) = (
-            TcpListener::bind(("127.0.0.1", self.port)).unwrap(),
-            self.server.clone(),
-        );
-        thread::spawn(move || {
-            for client in listener.incoming().map_while(Result::ok) {
-                let Ok(server) = TcpStream::connect(&server) else {
-                    continue;
-                };
-                let (from_client, from_server) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                thread::spawn(move || pass(from_client, server));
-                thread::spawn(move || pass(from_server, client));
-            }
-        });
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream) {
-    // Whoever hangs up ends both ways.
-    let _ = std::io::copy(&mut from, &mut to).and_then(|_| to.flush());
-    let _ = to.shutdown(Shutdown::Both);
 }
