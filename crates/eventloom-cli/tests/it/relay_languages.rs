@@ -115,6 +115,7 @@ fn from_python() {
 const NODE: &str = r#"
 const { DatabaseSync } = require("node:sqlite");
 const database = new DatabaseSync("shop.db");
+database.exec("PRAGMA busy_timeout = 10000"); // it does not wait for other writers by itself
 database.exec("BEGIN IMMEDIATE");
 database.exec("CREATE TABLE orders (id TEXT PRIMARY KEY)");
 database.prepare("INSERT INTO orders (id) VALUES (?)").run("order-18");
