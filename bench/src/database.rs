@@ -1,5 +1,6 @@
 //! A database for a measurement, dropped when it is over.
 
+use crate::wire::Wire;
 use anyhow::Result;
 use eventloom::postgres::{MigrateOptions, Postgres, migrate};
 use sqlx::{
@@ -12,6 +13,7 @@ use std::str::FromStr;
 pub(crate) struct Scratch {
     admin: PgPool,
     name: String,
+    wire: Option<Wire>,
     pub(crate) pool: PgPool,
     pub(crate) store: Postgres,
 }
@@ -19,12 +21,26 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// Makes it, with room for this many connections.
     pub(crate) async fn new(url: &str, connections: u32) -> Result<Self> {
+        Scratch::made(url, connections, None).await
+    }
+
+    /// As [`Scratch::new`], with a counter of round trips between it and its clients. Slower: not to be timed.
+    pub(crate) async fn counted(url: &str, connections: u32) -> Result<Self> {
+        let server = PgConnectOptions::from_str(url)?;
+        let wire = Wire::before(server.get_host().to_owned(), server.get_port()).await?;
+        Scratch::made(url, connections, Some(wire)).await
+    }
+
+    async fn made(url: &str, connections: u32, wire: Option<Wire>) -> Result<Self> {
         let admin = PgPoolOptions::new().max_connections(1).connect(url).await?;
         let name = format!("bench_{}", uuid::Uuid::new_v4().simple());
         sqlx::query(AssertSqlSafe(format!("CREATE DATABASE {name}")))
             .execute(&admin)
             .await?;
-        let options = PgConnectOptions::from_str(url)?.database(&name);
+        let mut options = PgConnectOptions::from_str(url)?.database(&name);
+        if let Some(wire) = &wire {
+            options = options.host("127.0.0.1").port(wire.port);
+        }
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .min_connections(connections)
@@ -35,6 +51,7 @@ impl Scratch {
         Ok(Scratch {
             admin,
             name,
+            wire,
             pool,
             store,
         })
@@ -52,6 +69,15 @@ impl Scratch {
     pub(crate) async fn settle(&self) -> Result<()> {
         sqlx::query("CHECKPOINT").execute(&self.pool).await?;
         Ok(())
+    }
+
+    pub(crate) fn counts_round_trips(&self) -> bool {
+        self.wire.is_some()
+    }
+
+    /// Questions that were asked so far.
+    pub(crate) fn round_trips(&self) -> f64 {
+        self.wire.as_ref().map_or(0.0, |wire| wire.round_trips() as f64)
     }
 
     /// Drops it.

@@ -4,6 +4,7 @@ use crate::{
     business::{Business, Opening},
     consume::{self, Consuming},
     place::{self, Placing},
+    relay::{self, Relaying},
     script,
     site::{Site, StoreKind},
 };
@@ -36,6 +37,8 @@ enum Part {
     Place(Placing),
     /// Handles them.
     Consume(Consuming),
+    /// Hands them to another store.
+    Relay(Relaying),
     /// Does everything once, for the runs that end it at a named step.
     Script(script::Options),
     /// Prunes the log once.
@@ -75,6 +78,7 @@ async fn run_on<S: Business>(site: Site, part: Part) -> Result<()> {
     match part {
         Part::Place(placing) => place::run::<S>(&site, &placing).await,
         Part::Consume(consuming) => consume::run::<S>(site, consuming).await,
+        Part::Relay(relaying) => relay::actor::run::<S>(site, relaying).await,
         Part::Script(options) => script::run::<S>(site, options).await,
         Part::Prune => {
             let store = open::<S>(&site, false).await?;
@@ -117,7 +121,11 @@ pub(crate) fn tell(line: &str) {
 
 /// Opens the store, waiting for one that is down.
 pub(crate) async fn open<S: Business>(site: &Site, pooled: bool) -> Result<S> {
-    let opening = Opening { connections: 6, pooled };
+    let opening = Opening {
+        connections: 6,
+        pooled,
+        schema: None,
+    };
     let mut tries = 0;
     loop {
         match S::open(site, opening).await {

@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::{Context, Result};
 use eventloom::{
-    LaneCount, NewEvent, ports,
+    LaneCount, NewEvent, SchemaName, ports,
     postgres::{self, Postgres},
     publish_rows,
     sqlite::{self, Sqlite},
@@ -48,6 +48,8 @@ pub(crate) struct Opening {
     pub(crate) connections: u32,
     /// As behind a pooler: the backend of a former owner is not ended.
     pub(crate) pooled: bool,
+    /// On Postgres, another schema than the usual one.
+    pub(crate) schema: Option<&'static str>,
 }
 
 /// A store with the business tables beside it.
@@ -145,6 +147,10 @@ impl Business for Postgres {
             .connect_lazy(&site.url)?;
         let builder = Postgres::builder(pool);
         let builder = if opening.pooled { builder.pooled() } else { builder };
+        let builder = match opening.schema {
+            Some(schema) => builder.schema(SchemaName::parse(schema)?),
+            None => builder,
+        };
         Ok(builder.open().await?)
     }
 

@@ -88,6 +88,7 @@ pub(crate) async fn run<S: Business>(
     let opening = Opening {
         connections: 2,
         pooled: false,
+        schema: None,
     };
     let operator = Operator::new(S::open(direct, opening).await?, direct.clone());
     let begun = Instant::now();

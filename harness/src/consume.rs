@@ -8,7 +8,7 @@ use crate::{
     workload::{ATTEMPTS_MAX, FOLLOWED, ORDERS},
 };
 use anyhow::{Context, Result, bail};
-use eventloom::{Backoff, Clock, Consumer, ConsumerHealth, Eventloom, OffsetDateTime, Service, TokioClock};
+use eventloom::{Backoff, Clock, Consumer, ConsumerHealth, Eventloom, OffsetDateTime, Relay, Service, TokioClock};
 use std::{sync::Arc, time::Duration};
 
 /// Calls to the outside at once, for each instance.
@@ -94,7 +94,12 @@ fn consumer<S: Business>(name: &str, stage: &Arc<Stage>, options: &Consuming) ->
 }
 
 /// Starts the groups of a process.
-pub(crate) async fn start<S: Business>(site: &Site, store: S, options: &Consuming) -> Result<Service<S>> {
+pub(crate) async fn start<S: Business>(
+    site: &Site,
+    store: S,
+    options: &Consuming,
+    relay: Option<Relay>,
+) -> Result<Service<S>> {
     let stage = Arc::new(Stage {
         site: site.clone(),
         gated: options.gated,
@@ -109,13 +114,16 @@ pub(crate) async fn start<S: Business>(site: &Site, store: S, options: &Consumin
     for name in &options.groups {
         service = service.consumer(consumer(name, &stage, options)?);
     }
+    if let Some(relay) = relay {
+        service = service.relay(relay);
+    }
     service.start().await.context("starting the consumers")
 }
 
 /// Handles orders until it is told to end.
 pub(crate) async fn run<S: Business>(site: Site, options: Consuming) -> Result<()> {
     let store: S = open(&site, options.pooled).await?;
-    let service = start(&site, store, &options).await?;
+    let service = start(&site, store, &options, None).await?;
     tell("ready");
     let reports = async {
         loop {

@@ -50,7 +50,7 @@ impl Database {
                     .collect()
             }
             Database::Sqlite(pool) => {
-                let sql = sql.replace("eventloom.", "eventloom_");
+                let sql = sqlite_spelling(sql);
                 let rows = sqlx::query(AssertSqlSafe(sql))
                     .persistent(false)
                     .fetch_all(pool)
@@ -76,10 +76,44 @@ impl Database {
             .unwrap_or_default())
     }
 
+    /// Runs a statement, spelled as [`Database::rows`] are.
+    pub(crate) async fn execute(&self, sql: &str) -> Result<()> {
+        match self {
+            Database::Postgres(pool) => drop(sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await?),
+            Database::Sqlite(pool) => drop(sqlx::raw_sql(AssertSqlSafe(sqlite_spelling(sql))).execute(pool).await?),
+        }
+        Ok(())
+    }
+
+    /// Keeps everybody else from writing to a table (on SQLite, to the file) until what is returned is dropped.
+    pub(crate) async fn lock(&self, table: &str) -> Result<Locked> {
+        Ok(match self {
+            Database::Postgres(pool) => {
+                let mut tx = pool.begin().await?;
+                let lock = format!("LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE");
+                sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut *tx).await?;
+                Locked::Postgres(tx)
+            }
+            Database::Sqlite(pool) => Locked::Sqlite(pool.begin_with("BEGIN IMMEDIATE").await?),
+        })
+    }
+
     pub(crate) async fn close(&self) {
         match self {
             Database::Postgres(pool) => pool.close().await,
             Database::Sqlite(pool) => pool.close().await,
         }
     }
+}
+
+/// A lock, until it is dropped.
+#[allow(dead_code)] // held, not read
+pub(crate) enum Locked {
+    Postgres(sqlx::Transaction<'static, sqlx::Postgres>),
+    Sqlite(sqlx::Transaction<'static, sqlx::Sqlite>),
+}
+
+fn sqlite_spelling(sql: &str) -> String {
+    sql.replace("eventloom.", "eventloom_")
+        .replace("relayed.", "eventloom_")
 }

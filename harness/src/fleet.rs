@@ -36,6 +36,10 @@ impl Slot {
         self.recipe.name.starts_with("caller")
     }
 
+    pub(crate) fn is_relay(&self) -> bool {
+        self.recipe.name.starts_with("relay")
+    }
+
     pub(crate) fn is_placer(&self) -> bool {
         self.recipe.name.starts_with("placer")
     }

@@ -3,6 +3,7 @@
 //! - `harness kills` kills, freezes and cuts off processes at random while they work (`kills.rs`);
 //! - `harness failpoints` ends a process at each named step (`failpoints.rs`);
 //! - `harness defects` plants known mistakes and demands that they are seen (`defects/`);
+//! - `harness relay` does the same to relays between two stores (`relay/`);
 //! - `harness actor` is what is killed (`actor.rs`). It is started by the others.
 //!
 //! What is right is said in one place, `check.rs`; what happened is read by `evidence.rs` with plain SQL.
@@ -24,9 +25,11 @@ mod operator;
 mod place;
 mod process;
 mod proxy;
+mod relay;
 mod script;
 mod server;
 mod site;
+mod sockets;
 mod tally;
 mod wait;
 mod watch;
@@ -51,6 +54,8 @@ enum Run {
     Failpoints(failpoints::Options),
     /// Plants known mistakes one at a time; each must be seen.
     Defects(defects::Options),
+    /// Kills relays, their targets and everybody beside them at random, and checks that what was placed is handled once.
+    Relay(relay::Options),
     /// What the others start and kill.
     #[command(hide = true)]
     Actor(Box<actor::Options>),
@@ -77,6 +82,7 @@ fn run(run: Run) -> anyhow::Result<tally::Tally> {
             Run::Kills(options) => unless_stopped(kills::run(options)).await,
             Run::Failpoints(options) => unless_stopped(failpoints::run(options)).await,
             Run::Defects(options) => unless_stopped(defects::run(options)).await,
+            Run::Relay(options) => unless_stopped(relay::run(options)).await,
             Run::Actor(options) => actor::run(*options).await.map(|()| tally::Tally::silent()),
         }
     });

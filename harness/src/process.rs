@@ -1,6 +1,6 @@
 //! A process of the runs, as its parent sees it: started, listened to, frozen, killed.
 
-use crate::{evidence::Acknowledged, site::Site};
+use crate::{evidence::Acknowledged, site::Site, sockets};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
@@ -24,6 +24,8 @@ pub(crate) struct Recipe {
     pub(crate) arguments: Vec<String>,
     /// Faults and the like.
     pub(crate) environment: Vec<(&'static str, String)>,
+    /// Where it runs, if elsewhere than the others.
+    pub(crate) site: Option<Site>,
 }
 
 impl Recipe {
@@ -32,7 +34,14 @@ impl Recipe {
             name: name.into(),
             arguments: arguments.iter().map(|argument| (*argument).to_owned()).collect(),
             environment: Vec::new(),
+            site: None,
         }
+    }
+
+    #[must_use]
+    pub(crate) fn at(mut self, site: &Site) -> Self {
+        self.site = Some(site.clone());
+        self
     }
 
     #[must_use]
@@ -58,6 +67,8 @@ pub(crate) struct Told {
     pub(crate) lanes: u64,
     /// It said that it is done.
     pub(crate) done: bool,
+    /// It raised an alarm.
+    pub(crate) alarm: bool,
 }
 
 /// What all placers of a run were told to be durable.
@@ -77,6 +88,7 @@ pub(crate) struct Actor {
 impl Actor {
     /// Starts it.
     pub(crate) fn start(site: &Site, recipe: &Recipe, ledger: &Ledger) -> Result<Self> {
+        let site = recipe.site.as_ref().unwrap_or(site);
         let log = site.folder.join("logs").join(format!("{}.log", recipe.name));
         let log = OpenOptions::new()
             .create(true)
@@ -126,6 +138,19 @@ impl Actor {
             // It may have ended meanwhile.
             let _ = kill_process(pid, signal);
         }
+    }
+
+    /// Whether everything that it sent was read, now that it is frozen: no thread of it runs any more. `true` for the first
+    /// where the system does not tell.
+    pub(crate) fn is_frozen_and_read(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid));
+        let states = threads
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
+        let mut states = states.filter_map(|stat| stat.rsplit_once(") ")?.1.chars().next());
+        states.all(|state| state == 'T') && sockets::all_was_read(self.pid)
     }
 
     /// Kills it, and takes in everything that it had said.
@@ -183,6 +208,7 @@ fn hear(line: &str, told: &mut Told, ledger: &Ledger) {
     match word {
         "ready" => told.ready = true,
         "done" => told.done = true,
+        "alarm" => told.alarm = true,
         "begin" => {
             told.placing = true;
             if !rest.is_empty() {

@@ -7,6 +7,7 @@ use crate::{
     consume::{Consuming, start},
     database::Database,
     operator::{Operator, open_ends},
+    relay::{self, Relaying, relayed},
     site::Site,
     wait::until,
     workload::{Kind, ORDERS, Placed},
@@ -57,8 +58,10 @@ fn orders() -> (Vec<Placed>, Vec<Placed>) {
 
 pub(crate) async fn run<S: Business>(site: Site, options: Options) -> Result<()> {
     business::migrate(&site, LANES).await?;
+    relayed::migrate(&site).await?;
     let store: S = open(&site, false).await?;
     let database = Database::of(&site)?;
+    let target = relayed::database(&site)?;
     let operator = Operator::new(store.clone(), site.clone());
     let (first, later) = orders();
     place_missing(&store, &first).await?;
@@ -75,7 +78,15 @@ pub(crate) async fn run<S: Business>(site: Site, options: Options) -> Result<()>
         single: false,
         keep_log: true,
     };
-    let service = start(&site, store.clone(), &consuming).await?;
+    let relaying = Relaying {
+        target: None,
+        to_file: false,
+        lease_ms: options.lease_ms,
+        batch_max: 4,
+        late_ms: 0,
+    };
+    let relay = relay::actor::relay(&relaying, eventloom::Database::new(relayed::open::<S>(&site).await?));
+    let service = start(&site, store.clone(), &consuming, Some(relay)).await?;
     // The poison of each group is dead, or was cured in an earlier life.
     let dead = until(STEP_WITHIN, || async {
         let dead = operator.dead().await.ok()?.len();
@@ -91,14 +102,13 @@ pub(crate) async fn run<S: Business>(site: Site, options: Options) -> Result<()>
     queued.await.context("what follows the poison did not queue")?;
     let handled = until(STEP_WITHIN, || async {
         operator.redrive_all().await.ok()?;
-        open_ends(&database, &site, &GROUPS, options.prune)
-            .await
-            .ok()?
-            .is_empty()
-            .then_some(())
+        let open = open_ends(&database, &site, &GROUPS, options.prune).await.ok()?;
+        let unsent = relayed::wrong(&database, &target).await.ok()?;
+        (open.is_empty() && unsent.is_empty()).then_some(())
     });
     if handled.await.is_none() {
-        let open = open_ends(&database, &site, &GROUPS, options.prune).await?;
+        let mut open = open_ends(&database, &site, &GROUPS, options.prune).await?;
+        open.extend(relayed::wrong(&database, &target).await?);
         anyhow::bail!("not everything was handled: {}", open.join("; "));
     }
     if options.prune {

@@ -84,7 +84,7 @@ DECLARE
 BEGIN
     SELECT min(n) INTO free FROM generate_series(29801, 32767) n
      WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_trigger t
-                        WHERE t.tgname = 'zz_eventloom_fence' AND t.tgargs = convert_to(n::text, 'UTF8') || '\x00'::bytea);
+                        WHERE t.tgname = 'zz_eventloom_fence' AND t.tgargs = convert_to(n::text, 'UTF8') || decode('00', 'hex'));
     INSERT INTO eventloom.logs (name, namespace, lanes) VALUES ('outbox', free, 64 /* lanes */);
     EXECUTE replace(replace($row$
         CREATE FUNCTION eventloom.outbox_fence() RETURNS trigger

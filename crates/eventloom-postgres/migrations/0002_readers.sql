@@ -129,4 +129,4 @@ CREATE INDEX held_key ON eventloom.held (consumer, key, queued, position);
 CREATE INDEX held_lane ON eventloom.held (consumer, lane);
 CREATE INDEX held_state ON eventloom.held (consumer, state, id);
 CREATE INDEX held_first_dead ON eventloom.held (consumer, first_failed_at) WHERE state = 'dead';
-CREATE INDEX held_last_dead ON eventloom.held (consumer, last_failed_at) WHERE state = 'dead';
+CREATE INDEX held_last_failed ON eventloom.held (consumer, state, last_failed_at) WHERE last_failed_at IS NOT NULL;

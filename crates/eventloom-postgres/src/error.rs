@@ -5,7 +5,25 @@ use sqlx::{
     error::DatabaseError,
     postgres::{PgDatabaseError, PgSeverity},
 };
-use std::error::Error;
+use std::{
+    error::Error,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+/// SQLSTATE of a prepared statement that the server does not know (any more).
+const STATEMENT_LOST: &str = "26000";
+/// How long every transaction prepares its statements anew after one was lost.
+const LOST_FOR: Duration = Duration::from_secs(60);
+/// When the last one was lost. An error does not say on which connection, so it counts for all of the process.
+static LOST_AT: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// Whether connections may lack statements that the driver counts as prepared: somebody has sent DEALLOCATE ALL or
+/// DISCARD ALL on one. It fails whoever is given that connection next, for as long as it lives.
+pub(crate) fn statements_may_be_lost() -> bool {
+    let lost_at = *LOST_AT.lock().unwrap_or_else(PoisonError::into_inner);
+    lost_at.is_some_and(|at| at.elapsed() < LOST_FOR)
+}
 
 /// Turns an error of the driver into one of the store; `doing` completes "while …".
 pub(crate) fn while_doing(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreError {
@@ -49,6 +67,9 @@ pub(crate) fn kind(error: &sqlx::Error) -> Kind {
 }
 
 fn kind_of_database(error: &dyn DatabaseError) -> Kind {
+    if error.code().is_some_and(|code| code == STATEMENT_LOST) {
+        *LOST_AT.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
     match (
         error.code().map_or(Kind::Other, |code| kind_of_state(&code)),
         severity(error),

@@ -101,7 +101,7 @@ DELETE FROM eventloom.attempts a
 const REMOVE: &str = "
 DELETE FROM eventloom.held h
  USING (SELECT id FROM eventloom.held WHERE consumer = $1 AND id = ANY($2)
-           AND current_setting('eventloom.transaction', true) = 'open' ORDER BY id FOR UPDATE) l
+           AND current_setting('eventloom_store.transaction', true) = 'open' ORDER BY id FOR UPDATE) l
  WHERE h.consumer = $1 AND h.id = l.id";
 const FAIL: &str = "
 UPDATE eventloom.held h

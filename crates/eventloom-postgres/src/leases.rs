@@ -15,7 +15,7 @@ use eventloom_core::{
 };
 use sqlx::{PgConnection, Row, postgres::PgRow};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeSet, HashSet},
     time::{Duration, Instant},
 };
 
@@ -110,7 +110,7 @@ WITH moves AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[], 
                          m (lane, epoch, come_from, go_to, batch_end, confirmed)),
      locked AS (SELECT c.lane FROM eventloom.cursors c JOIN moves m USING (lane)
                  WHERE c.reader = $1 AND c.epoch = m.epoch AND c.position = m.come_from
-                   AND current_setting('eventloom.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
+                   AND current_setting('eventloom_store.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
 UPDATE eventloom.cursors c
    SET position = m.go_to, batch_end = greatest(c.batch_end, m.batch_end), confirmed = coalesce(m.confirmed, c.confirmed)
   FROM moves m JOIN locked l USING (lane)
@@ -119,13 +119,13 @@ const MARK: &str = "
 WITH marks AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) m (lane, epoch, batch_end)),
      locked AS (SELECT c.lane FROM eventloom.cursors c JOIN marks m USING (lane)
                  WHERE c.reader = $1 AND c.epoch = m.epoch
-                   AND current_setting('eventloom.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
+                   AND current_setting('eventloom_store.transaction', true) = 'open' ORDER BY c.lane FOR UPDATE OF c)
 UPDATE eventloom.cursors c SET batch_end = greatest(c.batch_end, m.batch_end)
   FROM marks m JOIN locked l USING (lane)
  WHERE c.reader = $1 AND c.lane = m.lane AND c.epoch = m.epoch";
 const FENCE: &str = "
 SELECT c.lane FROM eventloom.cursors c JOIN unnest($2::smallint[], $3::bigint[]) m (lane, epoch) USING (lane)
- WHERE c.reader = $1 AND c.epoch = m.epoch AND current_setting('eventloom.transaction', true) = 'open'
+ WHERE c.reader = $1 AND c.epoch = m.epoch AND current_setting('eventloom_store.transaction', true) = 'open'
  ORDER BY c.lane FOR UPDATE OF c";
 
 /// The planted defect: cursors move whoever owns them.
@@ -141,10 +141,18 @@ impl Leases for Postgres {
         now: Option<OffsetDateTime>,
     ) -> Result<Registration, RegisterError> {
         let doing = while_doing("registering a reader");
-        let mut tx = self.own("registering a reader").await?;
-        let (pruned_to, lanes) = self.lock_log(&mut tx).await?;
-        let query = self.query(REGISTER).bind(reader.as_str()).bind(now);
-        let created = query.execute(&mut *tx).await.map_err(&doing)?.rows_affected() == 1;
+        let (mut tx, pruned_to, lanes, created) = loop {
+            let mut tx = self.own("registering a reader").await?;
+            let (pruned_to, lanes) = self.lock_log(&mut tx).await?;
+            let query = self.query(REGISTER).bind(reader.as_str()).bind(now);
+            let created = query.execute(&mut *tx).await.map_err(&doing)?.rows_affected() == 1;
+            // What one of this name has left behind that was dropped must not be taken for this one's.
+            if !created || !self.has_leftovers(&mut tx, reader).await? {
+                break (tx, pruned_to, lanes, created);
+            }
+            tx.rollback().await?;
+            self.forget_leftovers(reader).await?;
+        };
         let slowest = self
             .query(SLOWEST)
             .bind(reader.as_str())
@@ -501,8 +509,12 @@ impl Postgres {
             .collect::<Result<_, sqlx::Error>>()
             .map_err(&doing)?;
         // A lane that is neither held as the tables have it nor taken now is locked by an unfinished transaction.
-        let known = |cursor: &Cursor| held.contains(cursor) || taken.iter().any(|taken| taken.cursor == *cursor);
-        let owned = owned.into_iter().filter(known).collect();
+        let known: HashSet<Cursor> = held
+            .iter()
+            .copied()
+            .chain(taken.iter().map(|taken| taken.cursor))
+            .collect();
+        let owned = owned.into_iter().filter(|cursor| known.contains(cursor)).collect();
         let paused = found.try_get(0).map_err(&doing)?;
         Ok((
             Tenure {

@@ -38,6 +38,7 @@ mod leases;
 mod log;
 mod migrate;
 mod once;
+mod opening;
 mod outbox;
 mod prune;
 mod readers;

@@ -356,6 +356,6 @@ mod tests {
                 .zip(1..)
                 .all(|(step, number)| step.version == number && step.min_program <= step.version)
         );
-        assert_eq!(STEPS.last().map(|step| step.version), Some(crate::store::PROGRAM));
+        assert_eq!(STEPS.last().map(|step| step.version), Some(crate::opening::PROGRAM));
     }
 }

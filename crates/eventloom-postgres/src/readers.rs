@@ -5,13 +5,15 @@ use eventloom_core::{
     ConsumerName, Lane, OffsetDateTime, Position, StoreError, StoreErrorKind,
     ports::{LaneStatus, ReaderStatus, Readers, RegisterError, Start, Transaction as _},
 };
-use sqlx::{Row, postgres::PgRow};
+use sqlx::{PgConnection, Row, postgres::PgRow};
 use std::{collections::BTreeMap, time::Duration};
 
-/// Removing a reader may delete many rows in one transaction: it must not be seen half done.
-const DROP_LIMIT: Duration = Duration::from_secs(600);
-/// Times that a removal is run again after a deadlock with a batch that was committing.
-const DROP_ATTEMPTS: u32 = 5;
+/// Rows that one transaction deletes at most.
+const ROWS_AT_ONCE: i64 = 5000;
+/// How long the last transaction of a reset may take: it waits for batches, and forgets what they have handled meanwhile.
+const RESET_LIMIT: Duration = Duration::from_secs(600);
+/// Times that a removal or a reset is run again after a deadlock with a batch that was committing.
+const ATTEMPTS: u32 = 5;
 
 /// Counts end at 100,000: nothing here reads more than that of any index. Lanes are compared as pairs, as in `log.rs`.
 const STATUS: &str = "
@@ -40,9 +42,12 @@ SELECT r.name, r.paused,
        (SELECT h.first_failed_at FROM eventloom.held h
          WHERE h.consumer = r.name AND h.state = 'dead' AND h.first_failed_at IS NOT NULL
          ORDER BY h.first_failed_at LIMIT 1),
-       (SELECT h.error FROM eventloom.held h
-         WHERE h.consumer = r.name AND h.state = 'dead' AND h.last_failed_at IS NOT NULL
-         ORDER BY h.last_failed_at DESC LIMIT 1)
+       coalesce((SELECT h.error FROM eventloom.held h
+                  WHERE h.consumer = r.name AND h.state = 'dead' AND h.last_failed_at IS NOT NULL
+                  ORDER BY h.last_failed_at DESC LIMIT 1),
+                (SELECT h.error FROM eventloom.held h
+                  WHERE h.consumer = r.name AND h.state = 'waiting' AND h.last_failed_at IS NOT NULL
+                  ORDER BY h.last_failed_at DESC LIMIT 1))
   FROM eventloom.readers r ORDER BY r.name";
 const LANES: &str = "
 SELECT c.reader, c.lane, c.position, m.owner
@@ -60,12 +65,45 @@ DELETE FROM eventloom.cursors c
  USING (SELECT lane FROM eventloom.cursors WHERE reader = $1 ORDER BY lane FOR UPDATE) l
  WHERE c.reader = $1 AND c.lane = l.lane";
 const DROP_BROKER: &str = "DELETE FROM eventloom.relays WHERE reader = $1";
-const DROP_REST: [&str; 4] = [
-    "DELETE FROM eventloom.inbox WHERE consumer = $1",
-    "DELETE FROM eventloom.attempts WHERE consumer = $1",
-    "DELETE FROM eventloom.held_keys WHERE consumer = $1",
-    "DELETE FROM eventloom.held WHERE consumer = $1",
+const LEFTOVER: &str = "
+SELECT coalesce((SELECT true FROM eventloom.inbox WHERE consumer = $1 ORDER BY id LIMIT 1),
+                (SELECT true FROM eventloom.attempts WHERE consumer = $1 ORDER BY id LIMIT 1),
+                (SELECT true FROM eventloom.held WHERE consumer = $1 ORDER BY id LIMIT 1),
+                (SELECT true FROM eventloom.held_keys WHERE consumer = $1 ORDER BY source, key LIMIT 1), false)";
+/// Each goes on behind where the one before ended: from the beginning it would step over all that is deleted already.
+macro_rules! forget {
+    ($table:literal, $id:literal, $and:literal) => {
+        concat!(
+            "
+WITH piece AS MATERIALIZED (SELECT consumer, ",
+            $id,
+            " AS id FROM ",
+            $table,
+            " WHERE consumer = $1 AND ",
+            $id,
+            " > $2",
+            $and,
+            " ORDER BY ",
+            $id,
+            " LIMIT $3 FOR UPDATE),
+     gone AS (DELETE FROM ",
+            $table,
+            " t USING piece p WHERE t.consumer = $1 AND t.",
+            $id,
+            " = p.id)
+SELECT max(id) FROM piece"
+        )
+    };
+}
+const FORGET_HANDLED: &str = forget!("eventloom.inbox", "id", " AND handled_at IS NOT NULL");
+const FORGET_PIECES: [&str; 4] = [
+    forget!("eventloom.inbox", "id", ""),
+    forget!("eventloom.attempts", "id", ""),
+    forget!("eventloom.held", "id", ""),
+    // There is one source so far.
+    forget!("eventloom.held_keys", "key", " AND source = 'outbox'"),
 ];
+const FORGET_INBOX: &str = "DELETE FROM eventloom.inbox WHERE consumer = $1";
 
 const RESET: &str = "
 UPDATE eventloom.cursors c SET position = $2, batch_end = $2, epoch = c.epoch + 1, confirmed = NULL
@@ -98,14 +136,16 @@ impl Readers for Postgres {
     }
 
     async fn drop_reader(&self, reader: &ConsumerName) -> Result<bool, StoreError> {
-        let mut attempts = DROP_ATTEMPTS;
-        loop {
+        let mut attempts = ATTEMPTS;
+        let found = loop {
             attempts -= 1;
-            match self.drop_reader_once(reader).await {
+            match self.unregister(reader).await {
                 Err(error) if error.kind() == StoreErrorKind::Conflict && attempts > 0 => {}
-                outcome => return outcome,
+                outcome => break outcome?,
             }
-        }
+        };
+        self.forget_leftovers(reader).await?;
+        Ok(found)
     }
 
     async fn reset(
@@ -115,72 +155,142 @@ impl Readers for Postgres {
         forget_handled: bool,
         _now: Option<OffsetDateTime>,
     ) -> Result<Option<Position>, RegisterError> {
-        let doing = while_doing("resetting a reader");
-        let mut tx = self.own_within(DROP_LIMIT, "resetting a reader").await?;
-        let (pruned_to, _) = self.lock_log(&mut tx).await?;
-        if self
-            .query(IS_READER)
-            .bind(reader.as_str())
-            .fetch_optional(&mut *tx)
-            .await
-            .map_err(&doing)?
-            .is_none()
-        {
-            tx.rollback().await?;
-            return Ok(None);
-        }
-        let to = match self.start_of(&mut tx, to, pruned_to).await {
-            Ok(to) => to,
-            Err(refused) => {
-                tx.rollback().await?;
-                return Err(refused);
-            }
-        };
-        self.query(RESET)
-            .bind(reader.as_str())
-            .bind(to.0)
-            .execute(&mut *tx)
-            .await
-            .map_err(&doing)?;
-        self.query(DROP_BROKER)
-            .bind(reader.as_str())
-            .execute(&mut *tx)
-            .await
-            .map_err(&doing)?;
         if forget_handled {
-            // Behind the raised epochs: whoever claims now is rolled back at its fence.
-            self.query(DROP_REST[0])
-                .bind(reader.as_str())
-                .execute(&mut *tx)
-                .await
-                .map_err(&doing)?;
+            // Before anything is forgotten: a refusal must change nothing.
+            let mut tx = self.own("resetting a reader").await?;
+            let refused = self.place_for_reset(&mut tx, reader, to).await;
+            tx.rollback().await?;
+            if refused?.is_none() {
+                return Ok(None);
+            }
+            self.forget_all_handled(reader).await?;
         }
-        tx.commit_own().await?;
-        Ok(Some(to))
+        let mut attempts = ATTEMPTS;
+        loop {
+            attempts -= 1;
+            match self.reset_once(reader, to, forget_handled).await {
+                Err(RegisterError::Store(error)) if error.kind() == StoreErrorKind::Conflict && attempts > 0 => {}
+                outcome => return outcome,
+            }
+        }
     }
 }
 
 impl Postgres {
-    /// Everything in one transaction: a reader that is registered anew under the same name must not find the inbox of the
-    /// old one, or it would skip what it never handled. Cursors go before the rest, so that running batches are fenced and
-    /// leave nothing behind; one that already waits for its cursor is a deadlock that one of the two loses.
-    async fn drop_reader_once(&self, reader: &ConsumerName) -> Result<bool, StoreError> {
+    /// First what its instances look for, so that running batches are fenced and leave nothing behind.
+    async fn unregister(&self, reader: &ConsumerName) -> Result<bool, StoreError> {
         let doing = while_doing("removing a reader");
-        let mut tx = self.own_within(DROP_LIMIT, "removing a reader").await?;
-        let query = self.query(DROP_READER).bind(reader.as_str());
-        let found = query.execute(&mut *tx).await.map_err(&doing)?.rows_affected() == 1;
-        if !found {
-            return Ok(false);
-        }
-        for sql in [DROP_MEMBERS, DROP_CURSORS, DROP_BROKER].into_iter().chain(DROP_REST) {
-            self.query(sql)
-                .bind(reader.as_str())
-                .execute(&mut *tx)
-                .await
-                .map_err(&doing)?;
+        let mut tx = self.own("removing a reader").await?;
+        let mut found = false;
+        for sql in [DROP_READER, DROP_MEMBERS, DROP_CURSORS, DROP_BROKER] {
+            let dropped = self.query(sql).bind(reader.as_str()).execute(&mut *tx).await;
+            let dropped = dropped.map_err(&doing)?.rows_affected();
+            found |= sql == DROP_READER && dropped == 1;
         }
         tx.commit_own().await?;
-        Ok(true)
+        Ok(found)
+    }
+
+    /// Whether a reader of this name that was dropped has left anything behind: asked under the lock of the log's row.
+    pub(crate) async fn has_leftovers(
+        &self,
+        connection: &mut PgConnection,
+        reader: &ConsumerName,
+    ) -> Result<bool, StoreError> {
+        let query = self.query(LEFTOVER).bind(reader.as_str());
+        let row = query.fetch_one(connection).await;
+        row.and_then(|row| row.try_get(0))
+            .map_err(while_doing("looking for what a dropped reader has left"))
+    }
+
+    /// Deletes what a reader that is not registered has left behind, piece by piece.
+    ///
+    /// Each piece locks the row of the log, as registering does, and looks whether the name is registered by now: what a new
+    /// reader has handled is never taken for the old one's.
+    pub(crate) async fn forget_leftovers(&self, reader: &ConsumerName) -> Result<(), StoreError> {
+        let what = "forgetting what a dropped reader has left";
+        let doing = while_doing(what);
+        for sql in FORGET_PIECES {
+            let mut after = String::new();
+            loop {
+                let mut tx = self.own(what).await?;
+                self.lock_log(&mut tx).await?;
+                if self.is_reader(&mut tx, reader).await? {
+                    return tx.rollback().await;
+                }
+                let piece = self.query(sql).bind(reader.as_str()).bind(&after).bind(ROWS_AT_ONCE);
+                let piece = piece.fetch_one(&mut *tx).await.map_err(&doing)?;
+                let last: Option<String> = piece.try_get(0).map_err(&doing)?;
+                tx.commit_own().await?;
+                let Some(last) = last else { break };
+                after = last;
+            }
+        }
+        Ok(())
+    }
+
+    /// Most of an inbox, piece by piece; not the claims of calls that run. What is handled meanwhile is left to the reset.
+    async fn forget_all_handled(&self, reader: &ConsumerName) -> Result<(), StoreError> {
+        let what = "forgetting what was handled";
+        let doing = while_doing(what);
+        let mut after = String::new();
+        loop {
+            let mut tx = self.own(what).await?;
+            let piece = self.query(FORGET_HANDLED).bind(reader.as_str());
+            let piece = piece.bind(&after).bind(ROWS_AT_ONCE).fetch_one(&mut *tx).await;
+            let last: Option<String> = piece.and_then(|piece| piece.try_get(0)).map_err(&doing)?;
+            tx.commit_own().await?;
+            let Some(last) = last else { return Ok(()) };
+            after = last;
+        }
+    }
+
+    async fn is_reader(&self, connection: &mut PgConnection, reader: &ConsumerName) -> Result<bool, StoreError> {
+        let query = self.query(IS_READER).bind(reader.as_str());
+        let found = query.fetch_optional(connection).await;
+        Ok(found.map_err(while_doing("looking for a reader"))?.is_some())
+    }
+
+    /// `None`: the reader is not registered.
+    async fn place_for_reset(
+        &self,
+        connection: &mut PgConnection,
+        reader: &ConsumerName,
+        to: Start,
+    ) -> Result<Option<Position>, RegisterError> {
+        let (pruned_to, _) = self.lock_log(connection).await?;
+        match self.is_reader(connection, reader).await? {
+            true => Ok(Some(self.start_of(connection, to, pruned_to).await?)),
+            false => Ok(None),
+        }
+    }
+
+    async fn reset_once(
+        &self,
+        reader: &ConsumerName,
+        to: Start,
+        forget_handled: bool,
+    ) -> Result<Option<Position>, RegisterError> {
+        let doing = while_doing("resetting a reader");
+        let mut tx = self.own_within(RESET_LIMIT, "resetting a reader").await?;
+        let to = match self.place_for_reset(&mut tx, reader, to).await {
+            Ok(Some(to)) => to,
+            unchanged => {
+                tx.rollback().await?;
+                return unchanged;
+            }
+        };
+        let reset = self.query(RESET).bind(reader.as_str()).bind(to.0);
+        reset.execute(&mut *tx).await.map_err(&doing)?;
+        let forget = self.query(DROP_BROKER).bind(reader.as_str());
+        forget.execute(&mut *tx).await.map_err(&doing)?;
+        if forget_handled {
+            // Behind the raised epochs: whoever claims now is rolled back at its fence.
+            let forget = self.query(FORGET_INBOX).bind(reader.as_str());
+            forget.execute(&mut *tx).await.map_err(&doing)?;
+        }
+        tx.commit_own().await?;
+        Ok(Some(to))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The store: how it is opened, what it checks then, and the one way to a transaction.
 
 use crate::{
-    error,
+    error, opening,
     renewals::{Renewal, Renewals},
     transaction::{self, PostgresTransaction},
     wake::Wake,
@@ -10,13 +10,9 @@ use eventloom_core::{
     ConsumerName, LaneCount, PublishLimits, SchemaName, SharedCommit, StoreError, StoreErrorKind,
     ports::{Capacity, ConnectionOf, Scope, Store},
 };
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, Row, SqlSafeStr, postgres::PgArguments, query::Query};
+use sqlx::{AssertSqlSafe, PgConnection, PgPool, SqlSafeStr, postgres::PgArguments, query::Query};
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-/// What this program knows of the schema: a database whose steps ask for more is not opened.
-pub(crate) const PROGRAM: i32 = 2;
-/// The oldest server whose snapshots and functions the fence relies on.
-const VERSION_MIN: i32 = 140_000;
 /// From here on a transaction has a time limit of its own.
 const VERSION_TRANSACTION_TIMEOUT: i32 = 170_000;
 /// Longest that a statement or a pause of the store's own transactions may take.
@@ -237,7 +233,7 @@ impl PostgresBuilder {
     /// Connects, and checks that the log is as the reader needs it.
     pub async fn open(self) -> Result<Postgres, OpenError> {
         let place = place(&self.pool);
-        let found = match look(&self.pool, &self.tables).await {
+        let found = match opening::look(&self.pool, &self.tables).await {
             Ok(found) => found,
             Err(source) if error::kind(&source) == StoreErrorKind::Unreachable || is_refused_login(&source) => {
                 return Err(OpenError::Unreachable { place, source });
@@ -269,128 +265,6 @@ impl PostgresBuilder {
             renewals: Renewals::default(),
         };
         Ok(Postgres { inner: Arc::new(inner) })
-    }
-}
-
-/// What `open` finds: one look at catalogue and tables.
-struct Found {
-    server_version: i32,
-    server_version_text: String,
-    fence: Option<String>,
-    cache: Option<i64>,
-    row_security: bool,
-    version: i32,
-    program_min: i32,
-    lanes: i32,
-}
-
-async fn look(pool: &PgPool, tables: &Tables) -> Result<Found, sqlx::Error> {
-    let mut tx = pool.begin().await?;
-    let row = tables
-        .query(
-            "SELECT current_setting('server_version_num')::int, current_setting('server_version'),
-                    to_regclass('eventloom.schema_versions') IS NOT NULL AND to_regclass('eventloom.logs') IS NOT NULL,
-                    (SELECT tgenabled::text FROM pg_catalog.pg_trigger
-                      WHERE tgrelid = to_regclass('eventloom.outbox') AND tgname = 'zz_eventloom_fence'),
-                    (SELECT seqcache FROM pg_catalog.pg_sequence
-                      WHERE seqrelid = to_regclass('eventloom.outbox_position_seq')),
-                    (SELECT relrowsecurity FROM pg_catalog.pg_class WHERE oid = to_regclass('eventloom.outbox'))",
-        )
-        .fetch_one(&mut *tx)
-        .await?;
-    let mut found = Found {
-        server_version: row.try_get(0)?,
-        server_version_text: row.try_get(1)?,
-        fence: row.try_get(3)?,
-        cache: row.try_get(4)?,
-        row_security: row.try_get::<Option<bool>, _>(5)?.unwrap_or_default(),
-        version: 0,
-        program_min: 0,
-        lanes: 0,
-    };
-    if row.try_get(2)? {
-        let row = tables
-            .query(
-                "SELECT coalesce(max(version), 0), coalesce(max(min_program), 0),
-                        coalesce((SELECT lanes FROM eventloom.logs WHERE name = 'outbox'), 0)
-                   FROM eventloom.schema_versions",
-            )
-            .fetch_one(&mut *tx)
-            .await?;
-        (found.version, found.program_min, found.lanes) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
-    }
-    tx.rollback().await?;
-    Ok(found)
-}
-
-impl Found {
-    fn check(&self, place: &str, schema: &SchemaName) -> Result<LaneCount, OpenError> {
-        let (place, schema) = (place.to_owned(), schema.clone());
-        if self.server_version < VERSION_MIN {
-            let found = self.server_version_text.clone();
-            return Err(OpenError::ServerTooOld {
-                place,
-                found,
-                needed: VERSION_MIN / 10_000,
-            });
-        }
-        if self.program_min > PROGRAM {
-            return Err(OpenError::ProgramTooOld {
-                place,
-                schema,
-                needed: self.program_min,
-                known: PROGRAM,
-            });
-        }
-        if self.version < PROGRAM {
-            return Err(OpenError::NotMigrated {
-                place,
-                schema,
-                found: self.version,
-                needed: PROGRAM,
-            });
-        }
-        if self.fence.as_deref() != Some("A") {
-            let what = match self.fence.as_deref() {
-                None => "its fence, the trigger zz_eventloom_fence, is missing".to_owned(),
-                Some(mode) => format!("its fence is not enabled for every session (mode {mode:?} instead of \"A\")"),
-            };
-            let remedy = "stop the writers and run ALTER TABLE … ENABLE ALWAYS TRIGGER zz_eventloom_fence";
-            return Err(OpenError::Unsafe {
-                place,
-                schema,
-                what,
-                remedy,
-            });
-        }
-        if self.cache != Some(1) {
-            let what = format!(
-                "its position sequence has CACHE {}, which must be 1",
-                self.cache.unwrap_or_default()
-            );
-            let remedy = "stop the writers and run ALTER SEQUENCE … CACHE 1";
-            return Err(OpenError::Unsafe {
-                place,
-                schema,
-                what,
-                remedy,
-            });
-        }
-        if self.row_security {
-            return Err(OpenError::Unsafe {
-                place,
-                schema,
-                what: "its outbox has row level security, by which readers would pass rows unseen".to_owned(),
-                remedy: "run ALTER TABLE … DISABLE ROW LEVEL SECURITY, and give each tenant a log of its own",
-            });
-        }
-        let lanes = u16::try_from(self.lanes).ok().and_then(LaneCount::new);
-        lanes.ok_or_else(|| OpenError::Unsafe {
-            place,
-            schema,
-            what: format!("its row in the table logs says {} lanes", self.lanes),
-            remedy: "restore that row",
-        })
     }
 }
 

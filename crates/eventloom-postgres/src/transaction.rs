@@ -1,6 +1,6 @@
 //! A transaction that survives dropped futures, and never calls a rolled-back COMMIT a commit.
 
-use crate::error::{while_committing, while_doing};
+use crate::error::{statements_may_be_lost, while_committing, while_doing};
 use eventloom_core::{StoreError, StoreErrorKind, ports::Transaction};
 use sqlx::{
     AssertSqlSafe, Connection as _, PgConnection, PgPool, Row as _,
@@ -14,9 +14,10 @@ use std::{
     task::{Context, Waker},
 };
 
-/// Part of every BEGIN. It is gone with the transaction, also when another one is begun on its connection.
-pub(crate) const SAY_OPEN: &str = "SET LOCAL eventloom.transaction = 'open'";
-const IS_OPEN: &str = "SELECT coalesce(current_setting('eventloom.transaction', true) = 'open', false)";
+/// Part of every BEGIN. It is gone with the transaction, also when another one is begun on its connection. Its name does
+/// not begin with `eventloom.`, which stands for the schema in every statement.
+pub(crate) const SAY_OPEN: &str = "SET LOCAL eventloom_store.transaction = 'open'";
+const IS_OPEN: &str = "SELECT coalesce(current_setting('eventloom_store.transaction', true) = 'open', false)";
 
 /// An error unless the transaction of `connection` is the one that was begun. A user of the connection can end it: with
 /// a literal ROLLBACK or COMMIT, or by dropping the future of a nested `begin`, for which the driver rolls all of it back.
@@ -65,6 +66,9 @@ impl PostgresTransaction {
         let Some(connection) = opening.0.as_mut() else {
             return Err(while_doing(doing)(sqlx::Error::WorkerCrashed));
         };
+        if statements_may_be_lost() {
+            connection.clear_cached_statements().await.map_err(while_doing(doing))?;
+        }
         let statement = AssertSqlSafe(statement).into_sql_str();
         PgTransactionManager::begin(connection, Some(statement))
             .await

@@ -176,16 +176,35 @@ pub(crate) async fn run<S: Backend>(
             if let Err(error) = tx.rollback().await {
                 return Err(Trouble::Store(error));
             }
-            return Err(trouble);
+            return Err(work.whose(trouble));
         }
     };
+    let finished = finish(group, tx, standing, items, &work.outgoing, suspect).await;
+    let moves = finished.map_err(|trouble| work.whose(trouble))?;
+    faults::point("batch.after_commit");
+    standing.moved(&moves);
+    group.lanes().moved(&moves);
+    work.settle(items);
+    Ok(items.len())
+}
+
+/// What follows the handlers in their transaction, up to its commit. Returns the steps of the cursors.
+async fn finish<S: Backend>(
+    group: &Group<S>,
+    mut tx: Tx<S>,
+    standing: &Standing,
+    items: &[Item],
+    outgoing: &[NewEvent],
+    suspect: bool,
+) -> Result<Vec<Move>, Trouble> {
+    let store = group.store();
     if suspect {
         let ids: Vec<&str> = items.iter().map(Item::id).collect();
         store.clear_attempts(&mut tx, group.name(), &ids).await?;
     }
     faults::point("batch.before_publish");
-    if !work.outgoing.is_empty() {
-        group.append(&mut tx, &work.outgoing).await?;
+    if !outgoing.is_empty() {
+        group.append(&mut tx, outgoing).await?;
     }
     faults::point("batch.before_advance");
     let mut moves = standing.moves(items);
@@ -204,11 +223,7 @@ pub(crate) async fn run<S: Backend>(
     }
     faults::point("batch.before_commit");
     tx.commit().await?;
-    faults::point("batch.after_commit");
-    standing.moved(&moves);
-    group.lanes().moved(&moves);
-    work.settle(items);
-    Ok(items.len())
+    Ok(moves)
 }
 
 /// The messages of one transaction.
@@ -216,6 +231,8 @@ pub(crate) struct Transacted<'g, S: Backend> {
     group: &'g Group<S>,
     begun: Instant,
     pub(crate) outgoing: Vec<NewEvent>,
+    /// Whether a handler has run.
+    called: bool,
     handled: Vec<usize>,
     duplicates: usize,
     unhandled: usize,
@@ -228,10 +245,21 @@ impl<'g, S: Backend> Transacted<'g, S> {
             group,
             begun: Instant::now(),
             outgoing: Vec::new(),
+            called: false,
             handled: Vec::new(),
             duplicates: 0,
             unhandled: 0,
             queued: 0,
+        }
+    }
+
+    /// Whose trouble it is. What the store refuses behind a handler is laid to the handler: it has taken on another role, or
+    /// made its transaction read-only. A store that refuses everything has refused before it, or does not let the message be
+    /// set aside.
+    pub(crate) fn whose(&self, trouble: Trouble) -> Trouble {
+        match trouble {
+            Trouble::Store(error) if self.called && error.kind() == StoreErrorKind::Refused => Trouble::Somebody(error),
+            trouble => trouble,
         }
     }
 
@@ -288,6 +316,7 @@ impl<'g, S: Backend> Transacted<'g, S> {
                 break;
             }
             called = true;
+            self.called = true;
             match call(group, tx, item, &mut self.outgoing).await {
                 Ok(Some(result)) => {
                     self.handled.push(*index);

@@ -17,7 +17,7 @@ use crate::{
     worker::{Stopped, stopped},
 };
 use eventloom_core::{
-    Epoch, Lane, faults,
+    Epoch, Lane, NewEvent, faults,
     ports::{Attempted, Backend, Cursor, Due, HeldMessage, HeldState, LetGo, Transaction},
 };
 use futures::{StreamExt, stream};
@@ -372,20 +372,32 @@ async fn run_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<us
         Ok(done) => &items[..done],
         Err(trouble) => {
             tx.rollback().await.map_err(Trouble::Store)?;
-            return Err(trouble);
+            return Err(work.whose(trouble));
         }
     };
-    faults::point("drain.before_remove");
-    remove(group, &mut tx, items).await?;
-    if !work.outgoing.is_empty() {
-        group.append(&mut tx, &work.outgoing).await?;
-    }
-    store.fence(&mut tx, group.name(), &[items[0].cursor]).await?;
-    faults::point("drain.before_commit");
-    tx.commit().await?;
+    let finished = finish(group, tx, items, &work.outgoing).await;
+    finished.map_err(|trouble| work.whose(trouble))?;
     faults::point("drain.after_commit");
     work.settle(items);
     Ok(items.len())
+}
+
+/// What follows the handlers in their transaction, up to its commit.
+async fn finish<S: Backend>(
+    group: &Group<S>,
+    mut tx: Tx<S>,
+    items: &[Item],
+    outgoing: &[NewEvent],
+) -> Result<(), Trouble> {
+    faults::point("drain.before_remove");
+    remove(group, &mut tx, items).await?;
+    if !outgoing.is_empty() {
+        group.append(&mut tx, outgoing).await?;
+    }
+    group.store().fence(&mut tx, group.name(), &[items[0].cursor]).await?;
+    faults::point("drain.before_commit");
+    tx.commit().await?;
+    Ok(())
 }
 
 /// Removes what was handled. One that is gone was answered for by somebody else: then nothing of this is committed.

@@ -47,6 +47,8 @@ CREATE TABLE eventloom_outbox (
     origin          TEXT,
     recorded_at     INTEGER NOT NULL
                     DEFAULT (CAST(round((julianday('now') - 2440587.5) * 86400000.0) AS INTEGER) * 1000),
+    -- The largest position that there is would be the last one for ever: AUTOINCREMENT counts on from it.
+    CONSTRAINT eventloom_position_leaves_room_for_others CHECK (position < 4611686018427387904),
     CONSTRAINT eventloom_id_is_a_uuid_in_lower_case CHECK (
         length(id) = 36 AND id GLOB '????????-????-????-????-????????????'
         AND length(replace(id, '-', '')) = 32 AND replace(id, '-', '') NOT GLOB '*[^0-9a-f]*'),
@@ -211,7 +213,8 @@ CREATE INDEX eventloom_held_queue ON eventloom_held (consumer, key, queued, posi
 CREATE INDEX eventloom_held_state ON eventloom_held (consumer, state, id);
 CREATE INDEX eventloom_held_lane ON eventloom_held (consumer, lane);
 CREATE INDEX eventloom_held_first_dead ON eventloom_held (consumer, first_failed_at) WHERE state = 'dead';
-CREATE INDEX eventloom_held_last_dead ON eventloom_held (consumer, last_failed_at) WHERE state = 'dead';
+CREATE INDEX eventloom_held_last_failed ON eventloom_held (consumer, state, last_failed_at)
+    WHERE last_failed_at IS NOT NULL;
 
 INSERT INTO eventloom_logs (name, identity, lanes)
 VALUES ('outbox',

@@ -4,7 +4,7 @@ use crate::{
     Sqlite,
     error::failed,
     log::{horizon, position_at},
-    readers::forget_leftovers,
+    readers::{forget_leftovers, has_leftovers},
     rows::{array, bound, now, span},
 };
 use eventloom_core::{
@@ -90,20 +90,24 @@ impl Leases for Sqlite {
         now: Option<OffsetDateTime>,
     ) -> Result<Registration, RegisterError> {
         let registering = failed("registering a reader");
-        // What a drop that was cut short has left behind must not be taken for this reader's.
-        forget_leftovers(self, reader).await?;
-        let mut tx = self.begin_write().await?;
+        let (mut tx, created) = loop {
+            // What a drop that was cut short has left behind must not be taken for this reader's.
+            forget_leftovers(self, reader).await?;
+            let mut tx = self.begin_write().await?;
+            // Asked again: somebody may have registered and dropped the name meanwhile.
+            if has_leftovers(&mut tx, reader.as_str()).await.map_err(registering)? {
+                tx.rollback().await?;
+                continue;
+            }
+            let add = sqlx::query(REGISTER).bind(reader.as_str()).bind(bound(now));
+            let added = add.execute(&mut *tx).await.map_err(registering)?;
+            break (tx, added.rows_affected() == 1);
+        };
         let pruned_to = sqlx::query_scalar(PRUNED_TO)
             .fetch_one(&mut *tx)
             .await
             .map_err(registering)?;
         let pruned_to = Position(pruned_to);
-        let added = sqlx::query(REGISTER)
-            .bind(reader.as_str())
-            .bind(bound(now))
-            .execute(&mut *tx)
-            .await;
-        let created = added.map_err(registering)?.rows_affected() == 1;
         let slowest: Option<i64> = sqlx::query_scalar(SLOWEST)
             .bind(reader.as_str())
             .fetch_one(&mut *tx)

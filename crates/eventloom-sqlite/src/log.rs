@@ -53,8 +53,8 @@ const PAGE: &str = concat!(
 );
 const HORIZON: &str = concat!("SELECT ", horizon!());
 const PRUNED_TO: &str = "SELECT pruned_to FROM eventloom_logs WHERE name = 'outbox'";
-/// What a lane is computed from, and how large the payload is.
-const KEYS: &str = "SELECT position, coalesce(nullif(key, ''), id), coalesce(octet_length(data), length(data_bytes), 0) \
+/// What a lane is computed from, and how large the payload is. A key without bytes is none, whether it is text or a BLOB.
+const KEYS: &str = "SELECT position, iif(octet_length(key) > 0, key, id), coalesce(octet_length(data), length(data_bytes), 0) \
                     FROM eventloom_outbox WHERE position > ?1 AND position <= ?2 ORDER BY position LIMIT ?3";
 const ROWS: &str = concat!(
     "SELECT ",

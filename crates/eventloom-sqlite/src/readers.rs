@@ -29,7 +29,7 @@ const LANES: &str = concat!(
 );
 const HORIZON: &str = concat!("SELECT ", horizon!());
 const BEHIND: &str = concat!(
-    "SELECT position, coalesce(nullif(key, ''), id), ",
+    "SELECT position, iif(octet_length(key) > 0, key, id), ",
     now!("?3"),
     " - recorded_at FROM eventloom_outbox WHERE position > ?1 AND position <= ?2 ORDER BY position LIMIT ?4"
 );
@@ -43,7 +43,8 @@ const HELD_KEYS: &str = "SELECT count(*) FROM (SELECT 1 FROM eventloom_held_keys
 const IN_STATE: &str =
     "SELECT count(*) FROM (SELECT 1 FROM eventloom_held WHERE consumer = ?1 AND state = ?3 LIMIT ?2)";
 const FIRST_DEAD: &str = "SELECT min(first_failed_at) FROM eventloom_held WHERE consumer = ?1 AND state = 'dead'";
-const LAST_ERROR: &str = "SELECT error FROM eventloom_held WHERE consumer = ?1 AND state = 'dead' \
+const LAST_ERROR: &str = "SELECT error FROM eventloom_held \
+                          WHERE consumer = ?1 AND state = ?2 AND last_failed_at IS NOT NULL \
                           ORDER BY last_failed_at DESC LIMIT 1";
 const PAUSE: &str = "UPDATE eventloom_readers SET paused = ?2 WHERE name = ?1";
 const DROP_READER: &str = "DELETE FROM eventloom_readers WHERE name = ?1";
@@ -204,7 +205,7 @@ pub(crate) async fn forget_leftovers(store: &Sqlite, reader: &ConsumerName) -> R
     }
 }
 
-async fn has_leftovers(connection: &mut SqliteConnection, reader: &str) -> Result<bool, sqlx::Error> {
+pub(crate) async fn has_leftovers(connection: &mut SqliteConnection, reader: &str) -> Result<bool, sqlx::Error> {
     let registered: Option<i64> = sqlx::query_scalar(REGISTERED)
         .bind(reader)
         .fetch_optional(&mut *connection)
@@ -238,11 +239,14 @@ impl Sqlite {
             .bind(&name)
             .fetch_one(&mut *connection)
             .await?;
-        let last_error = sqlx::query(LAST_ERROR)
-            .bind(&name)
-            .fetch_optional(&mut *connection)
-            .await?;
-        let last_error = last_error.map(|row| optional_text(&row, 0)).transpose()?.flatten();
+        let mut last_error = None;
+        for state in ["dead", "waiting"] {
+            if last_error.is_none() {
+                let last = sqlx::query(LAST_ERROR).bind(&name).bind(state);
+                let last = last.fetch_optional(&mut *connection).await?;
+                last_error = last.map(|row| optional_text(&row, 0)).transpose()?.flatten();
+            }
+        }
         let mut reader = ReaderStatus::new(name);
         reader.paused = paused;
         reader.lag_messages = lag_messages;

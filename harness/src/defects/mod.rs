@@ -9,6 +9,7 @@ mod killers;
 mod log;
 mod messages;
 mod owners;
+mod relay;
 mod scene;
 
 use crate::{
@@ -73,6 +74,12 @@ async fn provoke<S: Business>(scene: &mut Scene<S>, defect: &str) -> Result<Vec<
         "claim_without_inbox" => messages::claim_without_inbox(scene).await,
         "effect_result_not_stored" => calls::effect_result_not_stored(scene).await,
         "take_without_bump" => killers::take_without_bump(scene).await,
+        "advance_before_confirmation" => relay::advance_before_confirmation(scene).await,
+        "refused_counted_as_confirmed" => relay::refused_counted_as_confirmed(scene).await,
+        "successor_after_unknown" => relay::successor_after_unknown(scene).await,
+        "delivery_id_changed_on_resend" => relay::delivery_id_changed_on_resend(scene).await,
+        "relay_takes_foreign_rows" => relay::relay_takes_foreign_rows(scene).await,
+        "relay_marks_ignored" => relay::relay_marks_ignored(scene).await,
         "inbox_in_own_transaction" => messages::inbox_in_own_transaction(scene).await,
         _ => bail!("there is no scenario for {defect}"),
     }

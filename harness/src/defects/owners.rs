@@ -4,6 +4,7 @@ use super::scene::{LONG_LEASE, SHORT_LEASE, Scene, order};
 use crate::{
     business::Business,
     process::Actor,
+    wait::until,
     workload::{Kind, Placed},
 };
 use anyhow::Result;
@@ -12,6 +13,8 @@ use std::time::Duration;
 
 /// Orders of one key: more than one owner gets through before the other one has come.
 const MANY: i64 = 250;
+/// How long a server may take to read what a process has sent to it.
+const UNREAD: Duration = Duration::from_secs(1);
 
 /// A second instance whose clock runs ahead takes the lanes of a live one in the middle of its work. The inbox is off, so
 /// that nothing but the cursor protects; and nobody ends a former owner's transactions.
@@ -70,24 +73,24 @@ pub(super) async fn lease_renewed_without_epoch<S: Business>(scene: &mut Scene<S
 /// Freezes a process while none of its transactions is open: one that the server ends at its time limit would make it drop
 /// its lanes, whatever it thinks of its lease.
 async fn freeze_at_rest<S: Business>(scene: &Scene<S>, actor: &Actor) -> Result<()> {
+    // Waiting for a client ends before what it has sent is read, so whoever has read something is no longer at rest.
     let busy = match S::NAME {
         "postgres" => {
             "SELECT CAST(count(*) AS TEXT) FROM pg_stat_activity
-             WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idle'"
+             WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'
+               AND (state <> 'idle' OR wait_event IS DISTINCT FROM 'ClientRead')"
         }
         _ => "SELECT '0'",
     };
     let at_rest = || async {
         actor.signal(Signal::STOP);
-        for _ in 0..3 {
-            if scene.database.number(busy).await.ok()? > 0 {
-                actor.signal(Signal::CONT);
-                return None;
-            }
-            // What it had sent is under way to the server.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        // First what it had sent, then who works on it: frozen, it sends nothing more.
+        let unread = || async { actor.is_frozen_and_read().then_some(()) };
+        if until(UNREAD, unread).await.is_some() && scene.database.number(busy).await.ok()? == 0 {
+            return Some(());
         }
-        Some(())
+        actor.signal(Signal::CONT);
+        None
     };
     scene.surely("a moment of rest", at_rest).await
 }

@@ -52,6 +52,7 @@ impl<S: Business> Scene<S> {
                 Opening {
                     connections: 3,
                     pooled: false,
+                    schema: None,
                 },
             )
             .await?,
@@ -59,6 +60,11 @@ impl<S: Business> Scene<S> {
             ledger: Ledger::default(),
             defect,
         })
+    }
+
+    /// Runs a statement on the source, as another program would.
+    pub(super) async fn execute(&self, sql: &str) -> Result<()> {
+        self.database.execute(sql).await
     }
 
     pub(super) async fn close(self) {

@@ -18,11 +18,11 @@ use crate::{
 use eventloom::SchemaName;
 use file::FileSettings;
 use std::{
-    io,
+    env, io,
     path::{Path, PathBuf},
     time::Duration,
 };
-use values::{Values, variable};
+use values::Values;
 
 const FILE: &str = "eventloom.toml";
 
@@ -43,12 +43,19 @@ pub(crate) struct Settings {
 impl Settings {
     /// Reads environment and file. Nothing is opened or connected.
     pub(crate) fn read(flags: &StoreArguments) -> Result<Settings, Failure> {
-        let named = flags.config.clone();
-        let named = named.or_else(|| variable("EVENTLOOM_CONFIG").map(PathBuf::from));
-        let mut values = Values::gather(read_file(named)?)?;
-        values.flag(Key::Store, flags.store.clone())?;
-        values.flag(Key::Schema, flags.schema.clone())?;
-        values.flag(Key::Pooled, flags.pooled.then(|| "true".to_owned()))?;
+        let file = read_file(flags.config.clone().or_else(|| {
+            // A path, which need not be text.
+            let named = env::var_os("EVENTLOOM_CONFIG").filter(|value| !value.is_empty());
+            named.map(PathBuf::from)
+        }))?;
+        let values = Values::gather(
+            file,
+            [
+                (Key::Store, flags.store.clone()),
+                (Key::Schema, flags.schema.clone()),
+                (Key::Pooled, flags.pooled.then(|| "true".to_owned())),
+            ],
+        )?;
         // What holds unsaid is the business of the one command that waits for locks.
         let lock_timeout = values.said(Key::LockTimeout).map(|value| value.text.clone());
         let lock_timeout = lock_timeout.map(|text| figures::parse_duration(&text)).transpose();

@@ -5,7 +5,11 @@ use super::{
     key::{Key, Unsaid},
 };
 use crate::failure::Failure;
-use std::{collections::BTreeMap, env, fmt};
+use std::{
+    collections::BTreeMap,
+    env::{self, VarError},
+    fmt,
+};
 
 /// Where a value came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +42,12 @@ pub(crate) struct Value {
 pub(crate) struct Values(BTreeMap<Key, Value>);
 
 impl Values {
-    /// Reads the environment beside the file, and checks what every value looks like.
-    pub(super) fn gather(file: FileSettings) -> Result<Values, Failure> {
+    /// Reads the environment beside the file and the flags, and checks what every value looks like. A variable that a flag
+    /// overrules is not looked at.
+    pub(super) fn gather(
+        file: FileSettings,
+        flags: impl IntoIterator<Item = (Key, Option<String>)>,
+    ) -> Result<Values, Failure> {
         let mut values = Values::default();
         let path = file.path;
         for (key, (text, line)) in file.values {
@@ -49,8 +57,14 @@ impl Values {
             };
             values.say(key, text, origin)?;
         }
+        for (key, text) in flags {
+            values.flag(key, text)?;
+        }
         for key in Key::ALL {
-            if let Some(text) = variable(key.variable()) {
+            let is_flagged = values
+                .said(key)
+                .is_some_and(|value| matches!(value.origin, Origin::Flag(_)));
+            if !is_flagged && let Some(text) = variable(key.variable())? {
                 values.say(key, text, Origin::Variable(key.variable()))?;
             }
         }
@@ -104,7 +118,11 @@ impl Values {
     }
 }
 
-/// An empty variable is as good as none.
-pub(super) fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
+/// An empty variable is as good as none. One that is no text is not: what comes after it would be another store.
+fn variable(name: &str) -> Result<Option<String>, Failure> {
+    match env::var(name) {
+        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
+        Err(VarError::NotPresent) => Ok(None),
+        Err(VarError::NotUnicode(_)) => Err(Failure::usage(format!("{name} is no text in UTF-8"))),
+    }
 }

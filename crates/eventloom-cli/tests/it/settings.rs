@@ -38,6 +38,23 @@ fn flags_before_the_environment_before_the_file() {
         .says(&["none.toml"]);
 }
 
+/// Else the store of the file would be meant, and be dropped from or reset.
+#[cfg(unix)]
+#[test]
+fn a_variable_that_is_no_text_is_not_passed_over() {
+    use std::{ffi::OsStr, os::unix::ffi::OsStrExt};
+    let folder = Folder::new();
+    std::fs::write(folder.path().join("eventloom.toml"), "store = \"of-the-file.db\"\n").unwrap();
+    for name in ["EVENTLOOM_STORE", "EVENTLOOM_SCHEMA"] {
+        let mut asked = command(folder.path(), &["status"]);
+        asked.env(name, OsStr::from_bytes(b"of-\xff.db"));
+        run(asked).exits(2).says(&[name, "UTF-8"]);
+    }
+    let mut asked = command(folder.path(), &["status", "--store", "of-the-flag.db"]);
+    asked.env("EVENTLOOM_STORE", OsStr::from_bytes(b"of-\xff.db"));
+    run(asked).exits(1).says(&["of-the-flag.db"]);
+}
+
 #[test]
 fn a_settings_file_that_is_wrong() {
     let cases = [

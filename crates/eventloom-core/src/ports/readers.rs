@@ -51,7 +51,7 @@ pub struct ReaderStatus {
     pub dead: u64,
     /// First failure among the dead.
     pub first_dead_at: Option<OffsetDateTime>,
-    /// The error of the dead letter that failed last.
+    /// The error of the dead letter that failed last; where none is dead, of what failed last and waits to be tried again.
     pub last_error: Option<String>,
     /// Its lanes.
     pub lanes: Vec<LaneStatus>,

@@ -1,7 +1,7 @@
 //! The conformance suites of the store ports and of the engine, on each server and through the pooler.
 
-use crate::servers::{BOUNCER, DIRECT, Database, Server, number, run};
-use eventloom_core::ports::Store;
+use crate::servers::{BOUNCER, DIRECT, Database, Server, number, run, schema};
+use eventloom_core::{SchemaName, ports::Store};
 use eventloom_postgres::{MigrateOptions, Postgres, migrate};
 use eventloom_testkit::{
     engine,
@@ -19,6 +19,8 @@ struct Scratch {
     admin: PgConnectOptions,
     through: PgConnectOptions,
     pooled: bool,
+    /// Another one than the default on one of the servers: everything must be found under whatever name it has.
+    schema: SchemaName,
     /// Connections of each store's pool.
     connections: u32,
     /// Whether the engine's cases publish each message twice.
@@ -42,6 +44,11 @@ impl Scratch {
             admin,
             through,
             pooled,
+            schema: if server == DIRECT[1] {
+                schema("shop_events")
+            } else {
+                SchemaName::default()
+            },
             connections: if pooled { 2 } else { 8 },
             doubles: false,
             made: Arc::default(),
@@ -51,7 +58,7 @@ impl Scratch {
 
     async fn open(&self, database: &Database) -> Postgres {
         let pool = database.pool(self.connections).await.unwrap();
-        let builder = Postgres::builder(pool);
+        let builder = Postgres::builder(pool).schema(self.schema.clone());
         let builder = if self.pooled { builder.pooled() } else { builder };
         builder.open().await.unwrap()
     }
@@ -93,13 +100,11 @@ impl Fixture for Scratch {
     async fn fresh(&self) -> Postgres {
         let database = self.next().await;
         let mut connection = database.connect().await.unwrap();
-        run(&mut connection, "DROP SCHEMA IF EXISTS eventloom CASCADE")
-            .await
-            .unwrap();
+        let empty = format!("DROP SCHEMA IF EXISTS {} CASCADE", self.schema);
+        run(&mut connection, &empty).await.unwrap();
         connection.close().await.unwrap();
-        migrate(&database.pool(1).await.unwrap(), MigrateOptions::default())
-            .await
-            .unwrap();
+        let options = MigrateOptions::default().schema(self.schema.clone());
+        migrate(&database.pool(1).await.unwrap(), options).await.unwrap();
         self.open(&database).await
     }
 

@@ -117,7 +117,7 @@ fn a_migration_that_nobody_limited_comes_again() {
 fn a_log_that_is_not_safe_is_not_opened() {
     for_each_server(async |database| {
         let mut connection = database.connect().await?;
-        let cases: [(&str, Option<&str>); 11] = [
+        let cases: [(&str, Option<&str>); 27] = [
             ("SELECT 1", None),
             ("INSERT INTO eventloom.schema_versions VALUES (3, 2, 'additive')", None),
             (
@@ -139,7 +139,7 @@ fn a_log_that_is_not_safe_is_not_opened() {
             ),
             (
                 "ALTER SEQUENCE eventloom.outbox_position_seq CACHE 10",
-                Some("CACHE 10, which must be 1"),
+                Some("CACHE 10 and INCREMENT 1, which must both be 1"),
             ),
             ("ALTER SEQUENCE eventloom.outbox_position_seq CACHE 1", None),
             (
@@ -147,6 +147,58 @@ fn a_log_that_is_not_safe_is_not_opened() {
                 Some("row level security"),
             ),
             ("ALTER TABLE eventloom.outbox DISABLE ROW LEVEL SECURITY", None),
+            (
+                "ALTER SEQUENCE eventloom.outbox_position_seq INCREMENT -1",
+                Some("INCREMENT -1"),
+            ),
+            ("ALTER SEQUENCE eventloom.outbox_position_seq INCREMENT 1", None),
+            (
+                "CREATE TABLE more () INHERITS (eventloom.outbox)",
+                Some("its outbox and the table more inherit from one another"),
+            ),
+            ("DROP TABLE more; CREATE TABLE base (id uuid NOT NULL)", None),
+            (
+                "ALTER TABLE eventloom.outbox INHERIT base",
+                Some("its outbox and the table base inherit"),
+            ),
+            ("ALTER TABLE eventloom.outbox NO INHERIT base", None),
+            (
+                "ALTER TABLE eventloom.outbox SET UNLOGGED",
+                Some("its table outbox is not logged"),
+            ),
+            (
+                "ALTER TABLE eventloom.outbox SET LOGGED; ALTER TABLE eventloom.inbox SET UNLOGGED",
+                Some("its table inbox is not logged"),
+            ),
+            ("ALTER TABLE eventloom.inbox SET LOGGED", None),
+            (
+                "CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+                 CREATE TRIGGER zzz BEFORE INSERT ON eventloom.outbox FOR EACH ROW EXECUTE FUNCTION meddle()",
+                Some("the trigger \"zzz\" runs behind its fence"),
+            ),
+            (
+                "DROP TRIGGER zzz ON eventloom.outbox;
+                 CREATE TRIGGER a BEFORE INSERT ON eventloom.outbox FOR EACH ROW EXECUTE FUNCTION meddle();
+                 CREATE TRIGGER zzz AFTER INSERT ON eventloom.outbox FOR EACH ROW EXECUTE FUNCTION meddle()",
+                None,
+            ),
+            (
+                "INSERT INTO eventloom.outbox (topic, type) VALUES ('orders', 'x'), ('orders', 'x')",
+                None,
+            ),
+            (
+                "SELECT setval('eventloom.outbox_position_seq', 2)",
+                Some("stands at 2, and positions up to 3 are taken"),
+            ),
+            (
+                "ALTER SEQUENCE eventloom.outbox_position_seq RESTART",
+                Some("was restarted"),
+            ),
+            (
+                "SELECT setval('eventloom.outbox_position_seq', 10); UPDATE eventloom.logs SET pruned_to = 20",
+                Some("stands at 10, and positions up to 20 are taken"),
+            ),
+            ("SELECT setval('eventloom.outbox_position_seq', 20)", None),
         ];
         for (sql, said) in cases {
             run(&mut connection, sql).await?;
@@ -178,6 +230,28 @@ fn a_log_that_is_not_safe_is_not_opened() {
             .await
             .unwrap_err();
         assert!(refused.to_string().contains("run `eventloom migrate`"), "{refused}");
+        Ok(())
+    });
+}
+
+/// What is set for a role or a database holds in every connection.
+#[test]
+fn settings_of_the_database_do_not_matter() {
+    for_each_server(async |database| {
+        let mut connection = database.connect().await?;
+        let defaults = format!(
+            "DROP SCHEMA eventloom CASCADE;
+             ALTER DATABASE {0} SET standard_conforming_strings = off;
+             ALTER DATABASE {0} SET default_transaction_isolation = 'serializable';
+             ALTER DATABASE {0} SET search_path = ''",
+            database.name
+        );
+        run(&mut connection, &defaults).await?;
+        migrate(&database.pool(1).await?, MigrateOptions::default()).await?;
+        let store = database.store(1).await?;
+        store.publish_alone(crate::servers::event("order-17")).await?;
+        let page = store.read_after(Position::START, ReadLimits::default()).await?;
+        assert_eq!(page.rows.len(), 1);
         Ok(())
     });
 }

@@ -57,11 +57,12 @@ struct Counted {
 impl Plans {
     async fn new(database: &Database) -> Result<Self> {
         let mut watch = database.connect().await?;
+        let (store, reader) = (database.store(1).await?, consumer("billing"));
+        // First, or what stands under its name would be a former reader's.
+        store.register(&reader, Start::Earliest, None).await?;
         for sql in FILL {
             run(&mut watch, sql).await.context(*sql)?;
         }
-        let (store, reader) = (database.store(1).await?, consumer("billing"));
-        store.register(&reader, Start::Earliest, None).await?;
         let owner = OwnerId::new("host", 1);
         let cursors = store
             .keep(&reader, &owner, Duration::from_secs(600), &[], None)
@@ -435,6 +436,12 @@ async fn operators(plans: &mut Plans) -> Result<()> {
                 .store
                 .register(&name, Start::Since(OffsetDateTime::now_utc()), None)
                 .await?;
+            Ok(())
+        })
+        .await?;
+    plans
+        .check("what a dropped reader has left", 300, async |plans| {
+            assert!(!plans.store.drop_reader(&consumer("nobody")).await?);
             Ok(())
         })
         .await?;

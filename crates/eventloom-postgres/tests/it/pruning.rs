@@ -4,7 +4,7 @@ use crate::servers::{Database, INSERT, PATIENCE, consumer, for_each_server, numb
 use anyhow::Result;
 use eventloom_core::{
     OwnerId, Position,
-    ports::{Leases, Log, Move, Outbox, ReadError, ReadLimits, RegisterError, Registration, Start, Store},
+    ports::{Leases, Log, Move, Outbox, ReadError, ReadLimits, Readers, RegisterError, Registration, Start, Store},
 };
 use eventloom_postgres::Postgres;
 use sqlx::{Connection, PgConnection};
@@ -182,6 +182,36 @@ fn it_never_goes_above_the_horizon() {
         assert_eq!(prune(&store).await?.rows, 201);
         assert_eq!(number(&mut other, "SELECT count(*) FROM eventloom.outbox").await?, 0);
         store.publish_alone(crate::servers::event("k")).await?;
+        Ok(())
+    });
+}
+
+/// A transaction that deletes millions of rows keeps vacuum away from every table for minutes, and is for nothing when it is
+/// ended.
+#[test]
+fn an_inbox_is_deleted_piece_by_piece() {
+    const HANDLED: &str = "INSERT INTO eventloom.inbox (consumer, id, handled_at)
+        SELECT 'billing', n::text, now() FROM generate_series(1, 12000) n";
+    for_each_server(async |database| {
+        let store = database.store(2).await?;
+        let reader = consumer("billing");
+        store.register(&reader, Start::Earliest, None).await?;
+        let mut connection = database.connect().await?;
+        let guard = "CREATE FUNCTION at_most() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN
+                IF (SELECT count(*) FROM old_rows) > 5000 THEN RAISE EXCEPTION 'too many'; END IF;
+                RETURN NULL;
+            END $$;
+            CREATE TRIGGER at_most AFTER DELETE ON eventloom.inbox REFERENCING OLD TABLE AS old_rows
+                FOR EACH STATEMENT EXECUTE FUNCTION at_most()";
+        run(&mut connection, guard).await?;
+        let left = "SELECT count(*) FROM eventloom.inbox";
+        run(&mut connection, HANDLED).await?;
+        store.reset(&reader, Start::Earliest, true, None).await?;
+        assert_eq!(number(&mut connection, left).await?, 0, "after a reset");
+        run(&mut connection, HANDLED).await?;
+        assert!(store.drop_reader(&reader).await?);
+        assert_eq!(number(&mut connection, left).await?, 0, "after a drop");
         Ok(())
     });
 }

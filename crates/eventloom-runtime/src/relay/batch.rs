@@ -78,10 +78,10 @@ async fn items_through<S: Backend>(
             send(group, relay, &outgoing).await?;
             return Ok(());
         }
-        let mut alive = false;
+        let mut blamed: HashSet<usize> = HashSet::new();
         if !outgoing.is_empty() {
             let sent = send(group, relay, &outgoing).await?;
-            alive = sent.alive;
+            blamed.extend(sent.blamed.iter().map(|nth| free[*nth]));
             for (index, fate) in free.into_iter().zip(sent.fates) {
                 fates[index] = Some(fate);
             }
@@ -89,7 +89,7 @@ async fn items_through<S: Backend>(
         if fates.contains(&Some(Fate::Fenced)) {
             return Err(Stopped::InDoubt);
         }
-        let outcomes = outcomes(group, relay, items, &fates, &queued, alive);
+        let outcomes = outcomes(group, relay, items, &fates, &queued, &blamed);
         match commit(group, standing, items, &outcomes).await {
             Ok(Committed::All) => return after(items, &outcomes),
             // An operator let these keys go: they are sent like others.
@@ -146,7 +146,7 @@ fn outcomes<S: Backend>(
     items: &[Item],
     fates: &[Option<Fate>],
     queued: &HashSet<usize>,
-    alive: bool,
+    blamed: &HashSet<usize>,
 ) -> Vec<Option<Outcome>> {
     let mut stopped: HashSet<Cursor> = HashSet::new();
     // Keys that are held, or will be by this transaction.
@@ -173,13 +173,15 @@ fn outcomes<S: Backend>(
                 let due_in = breaker.unwrap_or_default().max(BLOCKED_FIRST);
                 Some(Outcome::Hold(Failed::transient(why), HeldState::Waiting, Some(due_in)))
             }
+            Some(Fate::Unknown(_) | Fate::Behind) if item.key().is_some_and(|key| waiting.contains(key)) => {
+                Some(Outcome::Queue)
+            }
             // The broker confirms others and not this one: it waits by itself, and its key behind it.
-            Some(Fate::Unknown(why)) if alive => {
+            Some(Fate::Unknown(why)) if blamed.contains(&index) => {
                 let failed = Failed::transient(why);
                 let (state, due_in) = hold::follows(group, &failed, item.attempt);
                 Some(Outcome::Hold(failed, state, due_in))
             }
-            Some(Fate::Behind) if item.key().is_some_and(|key| waiting.contains(key)) => Some(Outcome::Queue),
             Some(Fate::Unknown(_) | Fate::Behind | Fate::Fenced) => None,
         };
         match &outcome {

@@ -13,7 +13,7 @@ use eventloom_core::{
 };
 use std::{
     collections::{HashMap, HashSet},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How often a message of unknown fate is sent again in one go.
@@ -24,8 +24,8 @@ const RESEND_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Sent {
     /// Of each its fate; [`Fate::Unknown`] for those that are still to be sent.
     pub(super) fates: Vec<Fate>,
-    /// The broker has confirmed others since the fate of the first was unknown: it is not the broker that is to blame.
-    pub(super) alive: bool,
+    /// Those of unknown fate, while the broker has confirmed others since: it is not the broker that is to blame.
+    pub(super) blamed: HashSet<usize>,
 }
 
 /// Sends messages, in order.
@@ -36,7 +36,6 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
     let mut fates = before_sending(relay, messages);
     let mut resends = 0;
     let mut trouble = None;
-    let mut doubted: Option<Instant> = None;
     loop {
         let wave = wave(relay, messages, &mut fates);
         if wave.is_empty() {
@@ -68,7 +67,6 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
         if unknown.is_none() && settled {
             continue;
         }
-        doubted = doubted.or(Some(Instant::now()));
         let why = unknown.unwrap_or_else(|| "the broker said nothing of it".to_owned());
         if resends == RESENDS || group.is_stopping() {
             trouble = Some(why);
@@ -80,15 +78,19 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
     }
     note(group, relay, messages, &fates, trouble.as_deref());
     let any = fates.iter().flatten().any(|fate| *fate != Fate::Behind);
-    let alive = doubted.is_some_and(|since| relay.confirmed_since(since));
+    let position = |index: usize| messages[index].message.position;
+    let is_settled = |index: &usize| matches!(&fates[*index], Some(fate) if *fate != Fate::Behind);
+    relay.settled((0..messages.len()).filter(is_settled).map(position));
+    let unsettled = (0..messages.len()).filter(|index| trouble.is_some() && fates[*index].is_none());
+    let blamed: HashSet<usize> = unsettled.filter(|index| relay.doubt(position(*index))).collect();
     match trouble {
-        Some(_) if !any && !alive => Err(Stopped::Broker),
+        Some(_) if !any && blamed.is_empty() => Err(Stopped::Broker),
         why => {
             let unknown = Fate::Unknown(why.unwrap_or_default());
             let fates = fates.into_iter().map(|fate| fate.unwrap_or_else(|| unknown.clone()));
             Ok(Sent {
                 fates: fates.collect(),
-                alive,
+                blamed,
             })
         }
     }
@@ -131,7 +133,7 @@ fn wave(relay: &State, messages: &[Outgoing], fates: &mut [Option<Fate>]) -> Vec
             Some(Fate::Confirmed) => {}
             Some(_) => stuck.extend(key),
             None if key.is_some_and(|key| stuck.contains(key)) => fates[index] = Some(Fate::Behind),
-            None if key.is_some_and(|key| ahead.contains(key)) => {}
+            None if key.is_some_and(|key| ahead.contains(key)) && !faults::defect("successor_after_unknown") => {}
             None => {
                 wave.push(index);
                 if !relay.capabilities.pipelines {

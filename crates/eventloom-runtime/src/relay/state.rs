@@ -4,13 +4,16 @@ use super::{
     breaker::Breaker,
     outlet::{AnyProducer, Outlet},
 };
-use eventloom_core::ports::Capabilities;
+use eventloom_core::{Position, ports::Capabilities};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 use tokio::sync::watch;
+
+/// Doubts that are remembered; those of lanes that were lost are never settled here.
+const DOUBTS_MAX: usize = 20_000;
 
 /// A relay in one process.
 pub(crate) struct State {
@@ -21,6 +24,8 @@ pub(crate) struct State {
     topics: Mutex<HashMap<String, Breaker>>,
     /// When it last confirmed anything.
     confirmed: Mutex<Option<Instant>>,
+    /// Since when the fate of messages is unknown, by their positions.
+    doubts: Mutex<HashMap<Position, Instant>>,
     /// Producers that nobody uses.
     idle: Mutex<Vec<Box<dyn AnyProducer>>>,
     /// Why nothing may be sent until somebody has looked.
@@ -35,6 +40,7 @@ impl State {
             broker: Mutex::default(),
             topics: Mutex::default(),
             confirmed: Mutex::default(),
+            doubts: Mutex::default(),
             idle: Mutex::default(),
             alarm: watch::Sender::new(None),
         }
@@ -63,10 +69,26 @@ impl State {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Whether the broker has confirmed anything since.
-    pub(super) fn confirmed_since(&self, since: Instant) -> bool {
+    /// The fate of a message is unknown. Returns whether the broker has confirmed others since it first was: then it is
+    /// not the broker that is to blame.
+    pub(super) fn doubt(&self, position: Position) -> bool {
         let confirmed = *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut doubts = self.doubts.lock().unwrap_or_else(PoisonError::into_inner);
+        if doubts.len() >= DOUBTS_MAX {
+            doubts.clear();
+        }
+        let since = *doubts.entry(position).or_insert_with(Instant::now);
         confirmed.is_some_and(|at| at > since)
+    }
+
+    /// The fate of messages is known.
+    pub(super) fn settled(&self, positions: impl Iterator<Item = Position>) {
+        let mut doubts = self.doubts.lock().unwrap_or_else(PoisonError::into_inner);
+        if !doubts.is_empty() {
+            for position in positions {
+                doubts.remove(&position);
+            }
+        }
     }
 
     pub(super) fn idle(&self) -> MutexGuard<'_, Vec<Box<dyn AnyProducer>>> {

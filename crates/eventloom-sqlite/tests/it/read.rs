@@ -178,3 +178,22 @@ async fn the_position_at_a_time_is_before_the_first_row_of_it() {
         store.horizon().await.unwrap().position
     );
 }
+
+/// A row is read in the lane that it says it has, or whoever reads lanes apart never sees it.
+#[tokio::test]
+async fn a_key_without_bytes_is_none() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    let insert = "INSERT INTO eventloom_outbox (topic, type, key)
+                  VALUES ('orders', 't', ''), ('orders', 't', x''), ('orders', 't', NULL), ('orders', 't', x'ff')";
+    sqlx::raw_sql(insert).execute(store.pool()).await.unwrap();
+    let all = store.read_after(Position::START, ReadLimits::default()).await.unwrap();
+    assert_eq!(all.rows.len(), 4);
+    for row in all.rows {
+        let before = Position(row.position.0 - 1);
+        let page = store
+            .read_lane(row.lane, before, row.position, ReadLimits::default())
+            .await;
+        assert_eq!(page.unwrap().rows.len(), 1, "{row:?}");
+    }
+}

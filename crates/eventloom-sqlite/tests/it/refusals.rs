@@ -118,6 +118,10 @@ async fn rows_that_no_reader_could_use() {
             "INSERT INTO eventloom_outbox (topic, type, time) VALUES ('orders', 't', '2026-01-01')",
         ),
         (
+            "position",
+            "INSERT INTO eventloom_outbox (position, topic, type) VALUES (9223372036854775807, 'orders', 't')",
+        ),
+        (
             "nul",
             "INSERT INTO eventloom_outbox (topic, type, key) VALUES ('orders', 't', 'a' || char(0) || 'b')",
         ),

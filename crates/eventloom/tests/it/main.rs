@@ -12,6 +12,8 @@ mod folder;
 #[cfg(feature = "postgres")]
 mod frozen;
 mod handlers;
+#[cfg(feature = "postgres")]
+mod hostile;
 mod once;
 #[cfg(feature = "postgres")]
 mod postgres;

@@ -19,14 +19,9 @@ use crate::{
     stop::Stop,
     terminal,
 };
-use eventloom::{
-    ConsumerName, LetterFilter,
-    ports::{Backend, HeldState, ReaderStatus},
-};
+use eventloom::ports::Backend;
 use std::time::Duration;
 
-/// Waiting messages that are looked at for an error. Those that failed come before those that wait behind them.
-const WAITING_LOOKED_AT: u32 = 20;
 /// A screen that changes faster is not read.
 const WATCH_LEAST: Duration = Duration::from_millis(100);
 
@@ -60,30 +55,10 @@ pub(crate) async fn run(arguments: Arguments, settings: &Settings) -> Result<Exi
     with_store(settings, Looking { arguments, settings }).await
 }
 
-/// All readers. The store tells the last error of the dead alone; what only waits for its next attempt tells its own here.
-async fn readers<S: Backend>(store: &S) -> Result<Vec<ReaderStatus>, Failure> {
-    let mut readers = store.readers(None).await?;
-    for reader in &mut readers {
-        if reader.last_error.is_some() || reader.waiting == 0 {
-            continue;
-        }
-        let Ok(name) = ConsumerName::parse(&reader.name) else {
-            continue;
-        };
-        let mut filter = LetterFilter::default().consumer(name).state(HeldState::Waiting);
-        filter.limit = Some(WAITING_LOOKED_AT);
-        let waiting = store.letters(&filter).await?;
-        let failed = waiting.into_iter().filter(|letter| letter.error.is_some());
-        let last = failed.max_by_key(|letter| letter.last_failed_at);
-        reader.last_error = last.and_then(|letter| letter.error);
-    }
-    Ok(readers)
-}
-
 impl Report {
     /// Looks at a store.
     pub(crate) async fn read<S: Backend>(store: &S) -> Result<Report, Failure> {
-        let readers = readers(store).await?;
+        let readers = store.readers(None).await?;
         let relays = relays::among(store, &readers).await?;
         Ok(Report::of(store.place(), store.log_status().await?, readers, &relays))
     }

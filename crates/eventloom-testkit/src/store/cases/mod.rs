@@ -218,12 +218,14 @@ macro_rules! store_cases {
                 a_new_reader_has_nothing_to_tell
                 lag_is_what_lies_above_the_cursors
                 what_is_held_is_counted
+                the_error_of_what_waits_is_told
                 owners_are_told_while_they_live
                 a_log_tells_where_it_stands
                 who_holds_the_horizon_back_is_told;
             reset:
                 a_paused_reader_keeps_its_lanes
                 a_dropped_reader_leaves_nothing
+                what_a_drop_has_left_is_not_the_next_ones
                 a_reset_puts_every_lane_there
                 a_reset_raises_every_epoch
                 a_reset_forgets_when_asked_to

@@ -8,7 +8,10 @@ use crate::store::{
 };
 use eventloom_core::{
     Lane, Position,
-    ports::{Cursor, Held as _, Leases as _, Log as _, Outbox as _, Readers as _, Start, Store as _, Transaction as _},
+    ports::{
+        Cursor, Held as _, Leases as _, Log as _, NewHeld, Outbox as _, Readers as _, Start, Store as _,
+        Transaction as _,
+    },
 };
 use std::time::Duration;
 
@@ -114,6 +117,35 @@ pub(super) async fn what_is_held_is_counted<F: Fixture>(fixture: &F) -> Outcome 
         "of another reader",
         (found.held_keys, found.waiting, found.dead),
         (0, 0, 0),
+    )
+}
+
+/// Of two that failed the later one, however much waits beside them without having failed.
+pub(super) async fn the_error_of_what_waits_is_told<F: Fixture>(fixture: &F) -> Outcome {
+    let store = fixture.fresh().await;
+    let billing = Instance::alone(&store, "billing").await?;
+    let messages: Vec<_> = (1..=100).map(|position| message(Some("a"), position)).collect();
+    let unfailed: Vec<_> = messages.iter().map(behind).collect();
+    billing.hold(&unfailed).await?;
+    for (key, error, failed_at) in [("b", "the older", 1), ("c", "the newest", 9), ("d", "the newer", 5)] {
+        let (failed, failure) = (message(Some(key), 100 + failed_at), failure(error));
+        let failed = [NewHeld {
+            failure: Some(&failure),
+            ..waiting(&failed, 60)
+        }];
+        billing
+            .commit(async |connection| {
+                store
+                    .put(connection, &billing.reader, &billing.owner, &failed, at(failed_at))
+                    .await
+            })
+            .await?;
+    }
+    let found = billing.status(at(200)).await?;
+    same(
+        "error of the one that failed last",
+        found.last_error.as_deref(),
+        Some("the newest"),
     )
 }
 

@@ -106,6 +106,28 @@ pub(super) async fn a_dropped_reader_leaves_nothing<F: Fixture>(fixture: &F) -> 
     same("what it had tried", counted, 1)
 }
 
+/// A drop deletes piece by piece, and can be cut short behind the first.
+pub(super) async fn what_a_drop_has_left_is_not_the_next_ones<F: Fixture>(fixture: &F) -> Outcome {
+    let store = fixture.fresh().await;
+    let billing = Instance::alone(&store, "billing").await?;
+    same("its claim", claim(&billing, "m-0").await?, [Claim::New])?;
+    billing.hold(&[waiting(&message(Some("a"), 1), 9)]).await?;
+    for table in ["readers WHERE name", "cursors WHERE reader", "members WHERE reader"] {
+        let delete = format!("DELETE FROM {{{}", table.replacen(' ', "} ", 1)) + " = 'billing'";
+        fixture.execute(&store, &delete).await;
+    }
+    let registered = store.register(&billing.reader, Start::Earliest, at(2)).await?;
+    same("registered anew", registered.created, true)?;
+    same(
+        "what the former had handled",
+        claim(&billing, "m-0").await?,
+        [Claim::New],
+    )?;
+    same("what it had held", billing.holds_key("a").await?, false)?;
+    let letters = store.letters(&LetterFilter::default()).await?;
+    same("its messages", letters.len(), 0)
+}
+
 /// A reader at the end of six rows that it took as one batch, with a message that it handled.
 async fn at_the_end<F: Fixture>(fixture: &F) -> Result<(Instance<F::Store>, Vec<i64>), Failed> {
     let store = fixture.fresh().await;

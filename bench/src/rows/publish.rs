@@ -4,9 +4,11 @@
 //! by hand, and what loses rows.
 
 use crate::{
-    Size,
+    Bench,
+    counters::Counters,
     database::Scratch,
-    table::{Round, Row},
+    figure::{Aim, Figure, Sample},
+    rounds::alternate,
 };
 use anyhow::Result;
 use eventloom::{Event, Topic, postgres::prelude::*};
@@ -15,6 +17,9 @@ use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 use std::{borrow::Cow, time::Instant};
 use uuid::Uuid;
+
+pub(crate) const NAME: &str = "publish";
+pub(crate) const ABOUT: &str = "a transaction with a business row and publish, on Postgres, against a twin table";
 
 const ORDERS: Topic = Topic::new("orders");
 
@@ -65,50 +70,69 @@ const TWINS: [(&str, &str, bool); 2] = [
     ),
 ];
 
-pub(crate) async fn rows(url: &str, size: Size) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    for (tasks, at_least) in [(1, None), (16, Some(0.85)), (64, Some(0.85))] {
-        let scratch = Scratch::new(url, tasks + 2).await?;
+pub(crate) async fn figures(bench: &Bench<'_>) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    for tasks in [1, 16, 64] {
+        let scratch = Scratch::new(bench.store, tasks + 2).await?;
         scratch.run(SET_UP).await?;
-        let each = (if tasks == 1 { 1500 } else { 12_000 / tasks }) / size.divide;
-        let each = each.max(1);
+        let each = (bench.amount(12_000, 400) / tasks).clamp(1, 1500);
         // Every lane once for nothing: connections, statements and tables are warm then.
-        for (insert, _, _) in TWINS {
-            by_hand(&scratch.pool, insert, tasks, each / 4 + 1).await?;
+        for lane in 0..LANES {
+            run(&scratch, lane, tasks, each / 4 + 1).await?;
         }
-        by_eventloom(&scratch.pool, tasks, each / 4 + 1).await?;
-        for (insert, against, is_aim) in TWINS {
-            let mut rounds = Vec::new();
-            for round in 0..size.rounds {
-                scratch.settle().await?;
-                let first_by_hand = round % 2 == 0;
-                let mut floor = 0.0;
-                if first_by_hand {
-                    floor = by_hand(&scratch.pool, insert, tasks, each).await?;
-                }
-                let ours = by_eventloom(&scratch.pool, tasks, each).await?;
-                if !first_by_hand {
-                    floor = by_hand(&scratch.pool, insert, tasks, each).await?;
-                }
-                rounds.push(Round {
-                    floor_per_second: floor,
-                    eventloom_per_second: ours,
-                });
-            }
-            rows.push(Row {
-                what: "transaction with a business row and publish".to_owned(),
-                against: against.to_owned(),
-                tasks,
-                at_least: at_least.filter(|_| is_aim),
-                rounds,
-            });
-        }
+        let measured = alternate::<Sample, LANES>(bench.rounds, async |lane, _| {
+            scratch.settle().await?;
+            let before = scratch.snapshot().await?;
+            let value = run(&scratch, lane, tasks, each).await?;
+            let counters = scratch.since(&before, tasks * each).await?;
+            Ok(Sample { value, counters })
+        });
+        let [ours, twins @ ..] = measured.await?;
         scratch.drop().await?;
+        let counted = round_trips(bench, tasks).await?;
+        for (nth, ((_, against, is_aim), twin)) in TWINS.iter().zip(&twins).enumerate() {
+            let figure = Figure::new(
+                NAME,
+                "transaction with a business row and `publish`",
+                *against,
+                twin,
+                &ours,
+            )
+            .tasks(tasks)
+            .counted(&counted[nth + 1], &counted[0]);
+            let aimed = *is_aim && tasks > 1;
+            figures.push(figure.aim(if aimed { Aim::AtLeast(0.85) } else { Aim::Told }));
+        }
     }
-    Ok(rows)
+    Ok(figures)
 }
 
-fn event(task: u32, n: u32) -> OrderPlaced {
+/// Lane 0 is Eventloom's, the others are the twins'.
+const LANES: usize = 1 + TWINS.len();
+
+async fn run(scratch: &Scratch, lane: usize, tasks: u32, each: u32) -> Result<f64> {
+    match lane.checked_sub(1) {
+        None => by_eventloom(&scratch.pool, tasks, each).await,
+        Some(twin) => by_hand(&scratch.pool, TWINS[twin].0, tasks, each).await,
+    }
+}
+
+async fn round_trips(bench: &Bench<'_>, tasks: u32) -> Result<Vec<Counters>> {
+    let scratch = Scratch::counted(bench.store, tasks + 2).await?;
+    scratch.run(SET_UP).await?;
+    let mut counted = Vec::new();
+    for lane in 0..LANES {
+        let each = bench.amount(30, 2);
+        run(&scratch, lane, tasks, bench.amount(30, 2)).await?;
+        let before = scratch.snapshot().await?;
+        run(&scratch, lane, tasks, each).await?;
+        counted.push(scratch.since(&before, tasks * each).await?);
+    }
+    scratch.drop().await?;
+    Ok(counted)
+}
+
+fn order(task: u32, n: u32) -> OrderPlaced {
     OrderPlaced {
         customer: format!("customer-{task}-{}", n % 50),
         cents: i64::from(n),
@@ -121,7 +145,7 @@ async fn by_hand(pool: &PgPool, insert: &'static str, tasks: u32, each: u32) -> 
     let begun = Instant::now();
     try_join_all((0..tasks).map(|task| async move {
         for n in 0..each {
-            let event = event(task, n);
+            let event = order(task, n);
             let mut tx = pool.begin().await?;
             business_row(&mut tx, &event).await?;
             sqlx::query(insert)
@@ -145,7 +169,7 @@ async fn by_eventloom(pool: &PgPool, tasks: u32, each: u32) -> Result<f64> {
     let begun = Instant::now();
     try_join_all((0..tasks).map(|task| async move {
         for n in 0..each {
-            let event = event(task, n);
+            let event = order(task, n);
             let mut tx = pool.begin().await?;
             business_row(&mut tx, &event).await?;
             publish(&mut *tx, ORDERS, &event).await?;

@@ -1,12 +1,15 @@
 //! Consuming with inbox in batches, against one transaction a message by hand; and with against without the inbox.
 
 use crate::{
-    Size,
+    Bench,
+    counters::Counters,
     database::Scratch,
-    table::{Round, Row},
+    figure::{Aim, Figure, Sample},
+    fill::fill,
+    rounds::alternate,
 };
 use anyhow::{Result, ensure};
-use eventloom::{Event, NewEvent, Payload, Topic, postgres::prelude::*, publish_rows};
+use eventloom::{Event, NewEvent, Payload, Topic, postgres::prelude::*};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
@@ -15,6 +18,10 @@ use std::{
     time::{Duration, Instant},
 };
 use uuid::Uuid;
+
+pub(crate) const NAME: &str = "consume";
+pub(crate) const ABOUT: &str =
+    "consume with inbox, against one transaction a message by hand, and against without inbox";
 
 const COUNTED: Topic = Topic::new("counted");
 const KEYS: i64 = 1000;
@@ -50,68 +57,71 @@ const SET_UP: &[&str] = &[
     "CREATE TABLE inbox_by_hand (consumer text, id text, PRIMARY KEY (consumer, id))",
 ];
 
-pub(crate) async fn rows(url: &str, size: Size) -> Result<Vec<Row>> {
-    let mut rows = Vec::new();
-    let messages = (40_000 / size.divide).max(200);
+const WHAT: &str = "consume with inbox, the handler does one UPDATE";
+
+pub(crate) async fn figures(bench: &Bench<'_>) -> Result<Vec<Figure>> {
+    let mut figures = Vec::new();
+    let messages = bench.amount(40_000, 1000);
     for (tasks, at_least) in [(1, 5.0), (16, 3.0)] {
-        let scratch = Scratch::new(url, tasks + 2).await?;
+        let scratch = Scratch::new(bench.store, tasks + 2).await?;
         scratch.run(SET_UP).await?;
-        fill(&scratch.pool, messages).await?;
-        let by_hand_messages = (if tasks == 1 { 2000 } else { 12_000 } / size.divide).max(100);
+        fill(&scratch.pool, (0..messages).map(counted_row)).await?;
+        let by_hand_messages = bench.amount(if tasks == 1 { 4000 } else { 16_000 }, 100);
         consume(&scratch, "warm", tasks, messages, true).await?;
         by_hand(&scratch.pool, "warm", tasks, by_hand_messages / 4 + 1).await?;
-        let (mut against_hand, mut against_bare) = (Vec::new(), Vec::new());
-        for round in 0..size.rounds {
+        let lanes = alternate::<Sample, 3>(bench.rounds, async |lane, round| {
             scratch.settle().await?;
-            let floor = by_hand(&scratch.pool, &format!("hand-{round}"), tasks, by_hand_messages).await?;
-            let with = consume(&scratch, &format!("with-{round}"), tasks, messages, true).await?;
-            let without = consume(&scratch, &format!("without-{round}"), tasks, messages, false).await?;
-            against_hand.push(Round {
-                floor_per_second: floor,
-                eventloom_per_second: with,
-            });
-            against_bare.push(Round {
-                floor_per_second: without,
-                eventloom_per_second: with,
-            });
-        }
-        rows.push(Row {
-            what: "consume with inbox, the handler does one UPDATE".to_owned(),
-            against: "one transaction a message by hand".to_owned(),
-            tasks,
-            at_least: Some(at_least),
-            rounds: against_hand,
+            let before = scratch.snapshot().await?;
+            let name = format!("lane-{lane}-{round}");
+            let (value, events) = match lane {
+                0 => (
+                    by_hand(&scratch.pool, &name, tasks, by_hand_messages).await?,
+                    by_hand_messages,
+                ),
+                _ => (consume(&scratch, &name, tasks, messages, lane == 1).await?, messages),
+            };
+            let counters = scratch.since(&before, events).await?;
+            Ok(Sample { value, counters })
         });
-        rows.push(Row {
-            what: "consume with inbox, the handler does one UPDATE".to_owned(),
-            against: "the same without inbox".to_owned(),
-            tasks,
-            at_least: Some(0.5),
-            rounds: against_bare,
-        });
+        let [floor, with, without] = lanes.await?;
         scratch.drop().await?;
+        let [floor_counted, with_counted] = round_trips(bench, tasks).await?;
+        figures.push(
+            Figure::new(NAME, WHAT, "one transaction a message by hand", &floor, &with)
+                .tasks(tasks)
+                .counted(&floor_counted, &with_counted)
+                .aim(Aim::AtLeast(at_least)),
+        );
+        figures.push(
+            Figure::new(NAME, WHAT, "the same without inbox", &without, &with)
+                .tasks(tasks)
+                .aim(Aim::AtLeast(0.5)),
+        );
     }
-    Ok(rows)
+    Ok(figures)
 }
 
-async fn fill(pool: &PgPool, messages: u32) -> Result<()> {
-    let mut left = messages;
-    while left > 0 {
-        let now = left.min(2000);
-        let rows: Vec<NewEvent> = (0..now)
-            .map(|n| {
-                let counter = i64::from(left - n) % KEYS;
-                NewEvent::untyped(COUNTED, "counted")
-                    .with_key(counter.to_string())
-                    .with_payload(Payload::Json(format!(r#"{{"counter":{counter}}}"#)))
-            })
-            .collect();
-        let mut tx = pool.begin().await?;
-        publish_rows(&mut *tx, &rows).await?;
-        tx.commit().await?;
-        left -= now;
-    }
-    Ok(())
+/// By hand, and by Eventloom.
+async fn round_trips(bench: &Bench<'_>, tasks: u32) -> Result<[Counters; 2]> {
+    let scratch = Scratch::counted(bench.store, tasks + 2).await?;
+    scratch.run(SET_UP).await?;
+    let messages = bench.amount(10_000, 500);
+    fill(&scratch.pool, (0..messages).map(counted_row)).await?;
+    let before = scratch.snapshot().await?;
+    by_hand(&scratch.pool, "by-hand", tasks, tasks * 20).await?;
+    let floor = scratch.since(&before, tasks * 20).await?;
+    let before = scratch.snapshot().await?;
+    consume(&scratch, "eventloom", tasks, messages, true).await?;
+    let ours = scratch.since(&before, messages).await?;
+    scratch.drop().await?;
+    Ok([floor, ours])
+}
+
+fn counted_row(n: u32) -> NewEvent {
+    let counter = i64::from(n) % KEYS;
+    NewEvent::untyped(COUNTED, "counted")
+        .with_key(counter.to_string())
+        .with_payload(Payload::Json(format!(r#"{{"counter":{counter}}}"#)))
 }
 
 /// Messages a second: from the start of the service until the last one is committed.
