@@ -323,6 +323,35 @@ fn a_source_that_was_restored_needs_another_identity() {
 }
 
 #[test]
+fn a_target_that_was_restored_is_sent_to_again() {
+    let source = migrated(TestStore::sqlite());
+    let target = migrated(TestStore::sqlite());
+    let (file, backup) = (target.folder().join("shop.db"), Folder::new());
+    let relay_all = |sent: &BTreeSet<String>| {
+        let daemon = Daemon::start(&source, target.url(), &["--keep-log", "forever"]);
+        until_arrived(&target, sent);
+        daemon.until("progress", |progress| progress["lag_messages"] == 0);
+        daemon.stop().exits(0);
+    };
+    let mut sent = BTreeSet::from([publish(&source, "a")]);
+    relay_all(&sent);
+    std::fs::copy(&file, backup.path().join("shop.db")).unwrap();
+    sent.insert(publish(&source, "b"));
+    relay_all(&sent);
+    for of_the_log in ["shop.db-wal", "shop.db-shm"] {
+        let _ = std::fs::remove_file(target.folder().join(of_the_log));
+    }
+    std::fs::copy(backup.path().join("shop.db"), &file).unwrap();
+    sent.insert(publish(&source, "c"));
+    Daemon::start(&source, target.url(), &[]).ended().exits(1).says(&[
+        "has lost messages",
+        "next: eventloom consumer reset relay --to earliest",
+    ]);
+    on(&source, &["consumer", "reset", "relay", "--to", "earliest", "--yes"]).exits(0);
+    relay_all(&sent);
+}
+
+#[test]
 fn a_promoted_log_goes_on() {
     on_each("a_promoted_log_goes_on", |source| {
         on(source, &["migrate"]).exits(0);

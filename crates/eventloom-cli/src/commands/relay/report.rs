@@ -22,8 +22,8 @@ const EVERY_ON_A_TERMINAL: Duration = Duration::from_secs(1);
 const EVERY_ELSEWHERE: Duration = Duration::from_secs(30);
 /// How soon trouble is noticed where reports are rare.
 const LOOK_MOST: Duration = Duration::from_secs(2);
-/// Counting what lies behind reads the log, so it is done less often than a terminal is drawn.
-const LAG_EVERY: Duration = Duration::from_secs(5);
+/// Counting what lies behind reads the log, so it is not done more often than this.
+const LAG_EVERY: Duration = Duration::from_millis(500);
 const LAG_WITHIN: Duration = Duration::from_secs(2);
 const TROUBLE_CHARACTERS: usize = 300;
 
@@ -212,8 +212,7 @@ impl Report {
 
     /// Counts what lies behind, when that is some time ago.
     async fn stand<S: Backend>(&mut self, store: &S) {
-        let every = LAG_EVERY.min(self.every.max(EVERY_ON_A_TERMINAL));
-        if self.standing.as_ref().is_some_and(|(at, _)| at.elapsed() < every) {
+        if self.standing.as_ref().is_some_and(|(at, _)| at.elapsed() < LAG_EVERY) {
             return;
         }
         // A source that does not answer is told as trouble; the count is left out.
