@@ -1,7 +1,7 @@
 //! The command line: nouns and verbs, and the options that all of them share.
 
 use crate::{
-    commands::{consumer, dlq, migrate, publish, status, tail},
+    commands::{config, consumer, dlq, migrate, paper, publish, relay, status, tail},
     failure::Exit,
     secrets, terminal,
 };
@@ -15,11 +15,13 @@ Examples:
   eventloom status
   eventloom tail orders --follow
   eventloom dlq list --consumer invoicing
+  eventloom relay --to postgres://events@db.internal/hub
 
 Exit codes: 0 done, 1 failed, 2 usage, 3 found something wrong (status -q).
 EVENTLOOM_LOG=debug shows on stderr what the library does.";
 
-/// The event side of a service's database: look at its log and consumers, and mend what failed.
+/// The event side of a service's database: look at its log and consumers, mend what failed,
+/// and hand its events on.
 #[derive(Debug, Parser)]
 #[command(name = "eventloom", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -53,12 +55,18 @@ pub(crate) enum Command {
     Status(status::Arguments),
     Tail(tail::Arguments),
     Publish(publish::Arguments),
+    Relay(relay::Arguments),
     /// Look at consumers, and change where they stand
     #[command(subcommand)]
     Consumer(consumer::Verb),
     /// Look at messages that were set aside, and send them again or give them up
     #[command(subcommand)]
     Dlq(dlq::Verb),
+    /// Look at the settings in force
+    #[command(subcommand)]
+    Config(config::Verb),
+    Completions(paper::Completions),
+    Man(paper::Man),
 }
 
 /// Reads the command line. Help and what is wrong with it are printed here; clap quotes the argument that it does not

@@ -1,6 +1,6 @@
 //! How a command ends: an exit code, and where it went wrong, what and what to do next.
 
-use crate::secrets;
+use crate::{secrets, settings::Settings};
 use eventloom::{
     PublishError, StoreError, StoreErrorKind, chain,
     ports::{ReadError, RegisterError},
@@ -81,6 +81,30 @@ impl Failure {
     pub(crate) fn next(mut self, next: impl Into<String>) -> Self {
         self.next = Some(next.into());
         self
+    }
+
+    /// Commands in the advice, with what was said about the store on this command line.
+    #[must_use]
+    pub(crate) fn repeating(mut self, settings: &Settings) -> Self {
+        if let Some(next) = &mut self.next {
+            for verb in ["status", "migrate --grants"] {
+                *next = next.replace(&format!("`eventloom {verb}`"), &format!("`{}`", settings.command(verb)));
+            }
+        }
+        self
+    }
+
+    /// Of which of several stores this is.
+    #[must_use]
+    pub(crate) fn of_which(mut self, which: &str) -> Self {
+        self.what = format!("{which}: {}", self.what);
+        self
+    }
+
+    /// What and what to do about it, on one line and without passwords.
+    pub(crate) fn in_one_line(&self) -> String {
+        let next = self.next.as_ref().map(|next| format!("; next: {next}"));
+        secrets::without_passwords(&self.what).into_owned() + &next.unwrap_or_default()
     }
 
     /// Says it on stderr.
@@ -190,5 +214,18 @@ impl From<PublishError> for Failure {
             PublishError::Store(error) => error.into(),
             error => Failure::of(&error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_repeats_the_store() {
+        let settings = Settings::of_other("shop.db", None, false);
+        let timeout = StoreError::new(StoreErrorKind::Timeout, "waiting", "a lock");
+        let told = Failure::from(timeout).repeating(&settings).in_one_line();
+        assert!(told.contains("`eventloom status --store shop.db`"), "{told}");
     }
 }

@@ -1,6 +1,6 @@
 //! Numbers, ages and times as people read and write them.
 
-use eventloom::OffsetDateTime;
+use eventloom::{OffsetDateTime, Position, Start};
 use std::time::Duration;
 use time::{Date, PrimitiveDateTime, format_description::well_known::Rfc3339, macros::format_description};
 
@@ -100,6 +100,22 @@ pub(crate) fn parse_moment(text: &str) -> Result<OffsetDateTime, String> {
         .ok_or_else(|| format!("{text:?} is no time; write 2026-11-30T15:14:00Z, 2026-11-30, or how long ago: 10m"))
 }
 
+/// A place of the log where somebody begins: `earliest`, `latest`, after a position, or at a moment.
+pub(crate) fn parse_start(text: &str) -> Result<Start, String> {
+    match text.trim() {
+        "earliest" => Ok(Start::Earliest),
+        "latest" => Ok(Start::Latest),
+        text => match text.parse() {
+            Ok(position) if position >= 0 => Ok(Start::After(Position(position))),
+            Ok(position) => Err(format!("{position} is no position; they begin at 0")),
+            Err(_) => parse_moment(text).map(Start::Since).map_err(|error| {
+                let what = error.split(';').next().unwrap_or_default().replace("is no time", "is no place of a log");
+                format!("{what}; write earliest, latest, a position, a time such as 2026-11-30T15:14:00Z, or how long ago: 10m")
+            }),
+        },
+    }
+}
+
 /// The candidate that was probably meant.
 pub(crate) fn nearest<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let scored = candidates.map(|candidate| (strsim::damerau_levenshtein(word, candidate), candidate));
@@ -168,6 +184,18 @@ mod tests {
         );
         assert!(parse_moment("10m").is_ok() && parse_moment("10").is_err() && parse_moment("soon").is_err());
         assert!(parse_duration("5").is_err_and(|error| error.contains("no unit")));
+    }
+
+    #[test]
+    fn places_of_a_log() {
+        assert_eq!(parse_start("earliest"), Ok(Start::Earliest));
+        assert_eq!(parse_start("latest"), Ok(Start::Latest));
+        assert_eq!(parse_start("12"), Ok(Start::After(Position(12))));
+        assert!(matches!(parse_start("10m"), Ok(Start::Since(_))));
+        assert!(matches!(parse_start("2026-11-30"), Ok(Start::Since(_))));
+        for wrong in ["-1", "soon"] {
+            assert!(parse_start(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

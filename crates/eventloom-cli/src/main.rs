@@ -13,7 +13,6 @@ mod output;
 mod place;
 mod secrets;
 mod settings;
-mod settings_file;
 mod stop;
 mod terminal;
 
@@ -42,7 +41,12 @@ fn main() -> ExitCode {
 fn prepare(arguments: Arguments) -> Result<(tokio::runtime::Runtime, Arguments, Settings), Failure> {
     let settings = Settings::read(&arguments.store)?;
     terminal::trace();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    // A relay works all the time, and at several things at once; whoever asks once needs no more than this thread.
+    let mut builder = match arguments.command {
+        Command::Relay(_) => tokio::runtime::Builder::new_multi_thread(),
+        _ => tokio::runtime::Builder::new_current_thread(),
+    };
+    let runtime = builder.enable_all().build();
     let runtime = runtime.map_err(|error| Failure::new(format!("cannot start: {error}")))?;
     Ok((runtime, arguments, settings))
 }
@@ -53,7 +57,11 @@ async fn run(command: Command, settings: &Settings) -> Result<Exit, Failure> {
         Command::Status(arguments) => commands::status::run(arguments, settings).await,
         Command::Tail(arguments) => commands::tail::run(arguments, settings).await,
         Command::Publish(arguments) => commands::publish::run(arguments, settings).await,
+        Command::Relay(arguments) => commands::relay::run(arguments, settings).await,
         Command::Consumer(verb) => commands::consumer::run(verb, settings).await,
         Command::Dlq(verb) => commands::dlq::run(verb, settings).await,
+        Command::Config(verb) => commands::config::run(verb, settings),
+        Command::Completions(arguments) => commands::paper::completions(arguments),
+        Command::Man(arguments) => commands::paper::man(&arguments),
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 };
 use eventloom::{
     StoreErrorKind, chain,
-    ports::{Backend, Store},
+    ports::{Backend, Store as _},
     postgres::{self, Postgres},
     sqlite::{self, Sqlite},
 };
@@ -33,37 +33,99 @@ pub(crate) struct With<'a, C> {
     pub(crate) settings: &'a Settings,
 }
 
+/// A store was not opened.
+#[derive(Debug)]
+pub(crate) struct NotOpen {
+    pub(crate) failure: Failure,
+    /// It may answer later, with nobody doing anything here: a service waits for it, a command fails.
+    pub(crate) is_down: bool,
+}
+
+impl NotOpen {
+    fn for_good(failure: Failure) -> Self {
+        NotOpen {
+            failure,
+            is_down: false,
+        }
+    }
+
+    fn down(failure: Failure) -> Self {
+        NotOpen { failure, is_down: true }
+    }
+}
+
+impl From<NotOpen> for Failure {
+    fn from(error: NotOpen) -> Self {
+        error.failure
+    }
+}
+
 /// Opens the store of the settings, does the work on it, and closes it.
 pub(crate) async fn with_store(settings: &Settings, work: impl Work) -> Result<Exit, Failure> {
     match settings.place()? {
         Place::Sqlite(path) => {
-            must_exist(&path, settings)?;
-            let opened = Sqlite::builder(&path).connections_max(CONNECTIONS_MAX).open().await;
-            let store = opened.map_err(|error| sqlite_failure(error, settings))?;
+            let store = sqlite(&path, CONNECTIONS_MAX, settings).await?;
             let done = work
                 .on(store.clone())
                 .await
-                .map_err(|failure| failure.at(&store.place()));
+                .map_err(|failure| failure.at(&store.place()).repeating(settings));
             store.close().await;
             done
         }
         Place::Postgres(options) => {
-            let place = place_of(&options);
-            let pool = connect(*options).await?;
-            let mut builder = Postgres::builder(pool.clone()).schema(settings.schema().clone());
-            if settings.pooled {
-                builder = builder.pooled();
-            }
-            let store = builder
-                .open()
-                .await
-                .map_err(|error| postgres_failure(error, settings).at(&place))?;
+            let (store, pool) = postgres(*options, CONNECTIONS_MAX, settings).await?;
             let done = work
                 .on(store.clone())
                 .await
-                .map_err(|failure| failure.at(&store.place()));
+                .map_err(|failure| failure.at(&store.place()).repeating(settings));
             close(&pool).await;
             done
+        }
+    }
+}
+
+/// Opens a file that is there.
+pub(crate) async fn sqlite(path: &Path, connections: u32, settings: &Settings) -> Result<Sqlite, NotOpen> {
+    must_exist(path, settings).map_err(NotOpen::for_good)?;
+    let opened = Sqlite::builder(path).connections_max(connections).open().await;
+    opened.map_err(|error| {
+        let busy = Some(StoreErrorKind::Conflict) == Sqlite::kind_of(&error)
+            || Some(StoreErrorKind::Timeout) == Sqlite::kind_of(&error);
+        NotOpen {
+            failure: sqlite_failure(error, settings),
+            is_down: busy,
+        }
+    })
+}
+
+/// Opens a schema of a server, and says by which pool.
+pub(crate) async fn postgres(
+    options: PgConnectOptions,
+    connections: u32,
+    settings: &Settings,
+) -> Result<(Postgres, PgPool), NotOpen> {
+    let place = place_of(&options);
+    let pool = connect_with(options, connections).await?;
+    let mut builder = Postgres::builder(pool.clone()).schema(settings.schema().clone());
+    if settings.pooled {
+        builder = builder.pooled();
+    }
+    match builder.open().await {
+        Ok(store) => Ok((store, pool)),
+        Err(error) => {
+            close(&pool).await;
+            let is_down = match &error {
+                // It answered a moment ago.
+                postgres::OpenError::Unreachable { source, .. } => source.as_database_error().is_none(),
+                postgres::OpenError::Store(error) => {
+                    matches!(error.kind(), StoreErrorKind::Unreachable | StoreErrorKind::Timeout)
+                }
+                _ => false,
+            };
+            Err(NotOpen {
+                failure: postgres_failure(error, settings).at(&place),
+                is_down,
+            })
         }
     }
 }
@@ -74,7 +136,11 @@ pub(crate) async fn close(pool: &PgPool) {
 }
 
 /// A pool whose server has answered once. A pool alone would go on asking a server that refuses until its time is up.
-pub(crate) async fn connect(options: PgConnectOptions) -> Result<PgPool, Failure> {
+pub(crate) async fn connect(options: PgConnectOptions) -> Result<PgPool, NotOpen> {
+    connect_with(options, CONNECTIONS_MAX).await
+}
+
+async fn connect_with(options: PgConnectOptions, connections: u32) -> Result<PgPool, NotOpen> {
     let mut options = options.application_name("eventloom");
     if options.get_database().is_none() {
         options = options.clone().database(options.get_username());
@@ -88,17 +154,34 @@ pub(crate) async fn connect(options: PgConnectOptions) -> Result<PgPool, Failure
         }
         Ok(Err(error)) => {
             let (why, next) = explain(&error);
-            return Err(Failure::new(unreachable(why)).next(next));
+            return Err(NotOpen {
+                failure: Failure::new(unreachable(why)).next(next),
+                is_down: is_down(&error),
+            });
         }
         Err(_) => {
-            return Err(Failure::new(unreachable(format!("no answer within {ANSWER_WITHIN:?}")))
-                .next("see whether host and port are right and a firewall lets you through"));
+            let failure = Failure::new(unreachable(format!("no answer within {ANSWER_WITHIN:?}")));
+            return Err(NotOpen::down(
+                failure.next("see whether host and port are right and a firewall lets you through"),
+            ));
         }
     }
     let pool = PgPoolOptions::new()
-        .max_connections(CONNECTIONS_MAX)
+        .max_connections(connections)
         .acquire_timeout(ANSWER_WITHIN);
     Ok(pool.connect_lazy_with(options))
+}
+
+/// Nobody listens, or it is full, starting or stopping. A wrong password stays wrong.
+fn is_down(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) => true,
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            code == "53300" || code.starts_with("57P") || code.starts_with("08")
+        }
+        _ => false,
+    }
 }
 
 /// Host, port and database: everything that tells a server apart, and nothing that is secret.

@@ -39,6 +39,8 @@ SELECT $1, e.id::uuid, e.topic, e.type, e.key, e.source, e.subject, e.time, e.da
                              schemaversion, correlationid, causationid, traceparent, tracestate, headers, ordinal)
  ORDER BY e.ordinal";
 const RENEW: &str = "UPDATE eventloom.logs SET identity = gen_random_uuid() WHERE name = 'outbox' RETURNING identity";
+/// What was confirmed was confirmed to the former identity; brokers know nothing of the new one yet.
+const FORGET_CONFIRMED: &str = "UPDATE eventloom.cursors SET confirmed = NULL WHERE confirmed IS NOT NULL";
 
 /// A value that this database cannot hold is the message's fault, and so is one beyond a limit of it.
 fn refused(error: sqlx::Error) -> StoreError {
@@ -127,7 +129,8 @@ impl Relays for Postgres {
         let doing = while_doing("giving the log a new identity");
         let mut tx = self.own("giving the log a new identity").await?;
         let row = self.query(RENEW).fetch_one(&mut *tx).await.map_err(&doing)?;
-        let identity = row.try_get(0).map_err(doing)?;
+        let identity = row.try_get(0).map_err(&doing)?;
+        self.query(FORGET_CONFIRMED).execute(&mut *tx).await.map_err(doing)?;
         tx.commit_own().await?;
         Ok(identity)
     }

@@ -30,6 +30,8 @@ const TAKE_IN: &str = "INSERT INTO eventloom_outbox (id, topic, type, key, sourc
                        headers, origin) \
                        VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)";
 const RENEW: &str = "UPDATE eventloom_logs SET identity = ?1 WHERE name = 'outbox'";
+/// What was confirmed was confirmed to the former identity; brokers know nothing of the new one yet.
+const FORGET_CONFIRMED: &str = "UPDATE eventloom_cursors SET confirmed = NULL WHERE confirmed IS NOT NULL";
 
 pub(crate) const STATEMENTS: &[(&str, &str)] = &[
     ("relays.broker", BROKER),
@@ -118,6 +120,8 @@ impl Relays for Sqlite {
         let mut tx = self.begin_write().await?;
         let renew = sqlx::query(RENEW).bind(identity.to_string()).execute(&mut *tx).await;
         renew.map_err(failed("giving the log a new identity"))?;
+        let forget = sqlx::query(FORGET_CONFIRMED).execute(&mut *tx).await;
+        forget.map_err(failed("giving the log a new identity"))?;
         tx.commit().await?;
         Ok(identity)
     }

@@ -33,7 +33,7 @@ pub(crate) enum Verb {
     Drop(Drop),
 }
 
-/// List consumers with their lag and what they hold
+/// List consumers and relays with their lag and what they hold
 #[derive(Debug, clap::Args)]
 pub(crate) struct List {
     /// Print each consumer as a line of JSON
@@ -76,6 +76,9 @@ pub(crate) struct Reset {
     /// To the first event that was inserted then: 2026-11-30T15:14:00Z, 2026-11-30, or how long ago (10m)
     #[arg(long, value_name = "TIME", value_parser = figures::parse_moment, group = "place")]
     since: Option<OffsetDateTime>,
+    /// All of these in one: earliest, latest, a position, or a time
+    #[arg(long, value_name = "PLACE", value_parser = figures::parse_start, allow_negative_numbers = true, group = "place")]
+    to: Option<Start>,
     /// Forget what was handled, so that it is handled again
     #[arg(long)]
     forget_handled: bool,
@@ -148,7 +151,7 @@ pub(crate) async fn registered<S: Backend>(
 
 impl Work for List {
     async fn on<S: Backend>(self, store: S) -> Result<Exit, Failure> {
-        let report = Report::of(store.place(), store.log_status().await?, store.readers(None).await?);
+        let report = Report::read(&store).await?;
         let mut output = Output::new();
         if self.json {
             report
@@ -167,6 +170,7 @@ impl Work for List {
                 let status = &reader.status;
                 vec![
                     status.name.clone(),
+                    reader.kind().to_owned(),
                     if status.paused { "paused" } else { "active" }.to_owned(),
                     bounded(status.lag_messages),
                     status.oldest.map_or("-".to_owned(), age),
@@ -179,6 +183,7 @@ impl Work for List {
             });
             let header = [
                 "CONSUMER",
+                "KIND",
                 "STATE",
                 "LAG",
                 "OLDEST",
@@ -222,6 +227,9 @@ impl Work for With<'_, Pausing> {
 
 impl Reset {
     fn start(&self) -> Start {
+        if let Some(to) = self.to {
+            return to;
+        }
         match (self.earliest, self.after, self.since) {
             (true, ..) => Start::Earliest,
             (_, Some(after), _) => Start::After(Position(after)),

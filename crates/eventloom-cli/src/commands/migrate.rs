@@ -1,6 +1,9 @@
 //! `eventloom migrate`: makes the tables or brings them up to date, and prints what it would run.
 
+mod promoted;
+
 use crate::{
+    ask::Consent,
     failure::{Exit, Failure},
     figures, open,
     output::{Output, talk},
@@ -25,6 +28,7 @@ Examples:
   eventloom migrate --store postgres://owner@db.internal/shop --schema shop_events --lanes 128
   eventloom migrate --store postgres:// --print-sql > 0001_eventloom.sql
   eventloom migrate --store postgres:// --grants | psql shop
+  eventloom migrate --store shop.db --promoted
 
 Nothing but this command changes tables. Steps are additive: services of the
 version before go on running while a newer one is deployed. It can be run again,
@@ -48,9 +52,12 @@ pub(crate) struct Arguments {
     /// Print the roles of Postgres (writer, reader, operator) and their rights to stdout; connects to nothing
     #[arg(long, conflicts_with_all = ["dry_run", "lanes"])]
     grants: bool,
-    /// Say which steps are missing, and apply none
-    #[arg(long)]
-    dry_run: bool,
+    /// Give the log a new identity, after it was restored from a backup or a replica was promoted: what comes now is not
+    /// taken for what came before. Stop its relays first; it asks
+    #[arg(long, conflicts_with_all = ["lanes", "lock_timeout", "print_sql", "grants"])]
+    promoted: bool,
+    #[command(flatten)]
+    consent: Consent,
 }
 
 fn lanes(text: &str) -> Result<LaneCount, String> {
@@ -61,6 +68,9 @@ fn lanes(text: &str) -> Result<LaneCount, String> {
 pub(crate) async fn run(arguments: Arguments, settings: &Settings) -> Result<Exit, Failure> {
     if arguments.print_sql || arguments.grants {
         return print(&arguments, settings);
+    }
+    if arguments.promoted {
+        return promoted::run(arguments.consent, settings).await;
     }
     let lock_timeout = arguments.lock_timeout.or(settings.lock_timeout).unwrap_or(LOCK_TIMEOUT);
     match settings.place()? {
@@ -95,7 +105,7 @@ async fn on_sqlite(
     settings: &Settings,
 ) -> Result<Exit, Failure> {
     let open = || Sqlite::builder(path).connections_max(1).open();
-    if arguments.dry_run {
+    if arguments.consent.dry_run {
         use sqlite::OpenError::{NotMigrated, TooOld};
         if !path.exists() {
             return missing(&format!("there is no database {}", path.display()));
@@ -143,7 +153,7 @@ async fn on_pool(
     if settings.pooled {
         builder = builder.pooled();
     }
-    if arguments.dry_run {
+    if arguments.consent.dry_run {
         return match builder.open().await {
             Ok(store) => current(&named(&store, settings), &store),
             Err(error @ postgres::OpenError::NotMigrated { .. }) => missing(&error.to_string()),

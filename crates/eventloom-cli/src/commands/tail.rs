@@ -5,7 +5,7 @@ use crate::{
     failure::{Exit, Failure},
     figures,
     open::{Work, with_store},
-    output::{Output, plain, talk},
+    output::{Output, plain, shortened, talk},
     settings::Settings,
     stop::Stop,
     terminal,
@@ -27,6 +27,8 @@ const POLL: Duration = Duration::from_millis(20);
 const DOZE_MOST: Duration = Duration::from_secs(1);
 /// Width of the payload where no terminal says how much fits.
 const PAYLOAD_CHARACTERS: usize = 200;
+/// A key may have 1,024 bytes; `--json` shows it whole.
+const KEY_CHARACTERS: usize = 40;
 const PAYLOAD_CHARACTERS_MIN: usize = 20;
 
 const EXAMPLES: &str = "\
@@ -143,6 +145,13 @@ impl Arguments {
             if terminal::is_closed() {
                 break;
             }
+            if polls == 1 && !printer.has_printed && !printer.has_waited {
+                printer.has_waited = true;
+                talk(&format!(
+                    "nothing{} yet; waiting for what comes, until Ctrl-C",
+                    self.of_topics()
+                ));
+            }
             match polls {
                 0..=POLLS => tokio::time::sleep(POLL).await,
                 _ => store.doze(after, DOZE_MOST).await?,
@@ -192,11 +201,7 @@ impl Arguments {
 
     async fn say_why_nothing<S: Backend>(&self, store: &S) -> Result<(), Failure> {
         let pruned_to = store.log_status().await?.pruned_to;
-        let topics: Vec<&str> = self.topics.iter().map(Topic::as_str).collect();
-        let of = match topics.is_empty() {
-            true => String::new(),
-            false => format!(" of topic {}", topics.join(", ")),
-        };
+        let of = self.of_topics();
         let place = match (self.after, self.since) {
             (None, None) => "",
             _ => " from there on",
@@ -210,6 +215,14 @@ impl Arguments {
             ),
         });
         Ok(())
+    }
+
+    fn of_topics(&self) -> String {
+        let topics: Vec<&str> = self.topics.iter().map(Topic::as_str).collect();
+        match topics.is_empty() {
+            true => String::new(),
+            false => format!(" of topic {}", topics.join(", ")),
+        }
     }
 
     fn wants(&self, row: &Recorded) -> bool {
@@ -237,6 +250,8 @@ struct Printer {
     terminal: Option<usize>,
     widths: [usize; 4],
     has_printed: bool,
+    /// Somebody was told that there is nothing yet.
+    has_waited: bool,
 }
 
 impl Printer {
@@ -247,6 +262,7 @@ impl Printer {
             terminal: terminal::width(),
             widths: [6, 0, 0, 0],
             has_printed: false,
+            has_waited: false,
         }
     }
 
@@ -260,7 +276,7 @@ impl Printer {
             recorded.position.to_string(),
             plain(&envelope.topic).into_owned(),
             plain(&envelope.event_type).into_owned(),
-            plain(envelope.key.as_deref().unwrap_or("-")).into_owned(),
+            shortened(&plain(envelope.key.as_deref().unwrap_or("-")), KEY_CHARACTERS).into_owned(),
         ];
         for (width, cell) in self.widths.iter_mut().zip(&cells) {
             *width = (*width).max(cell.chars().count());

@@ -105,6 +105,16 @@ fn they_are_put_elsewhere() {
         assert_eq!(lag(store), 0);
         reset(&["--since", "1h", "--forget-handled", "--yes"]).exits(0);
         assert_eq!(lag(store), 3);
+        reset(&["--to", "latest", "--yes"]).exits(0);
+        assert_eq!(lag(store), 0);
+        for place in ["earliest", "0", "1h"] {
+            reset(&["--to", place, "--yes"]).exits(0);
+            assert_eq!(lag(store), 3, "{place}");
+        }
+        reset(&["--to", "soon"])
+            .exits(2)
+            .says(&["no place of a log", "earliest"]);
+        reset(&["--to", "0", "--latest", "--yes"]).exits(2);
         reset(&["--after", "1000000", "--yes"])
             .exits(1)
             .says(&["above the head of the log", "--latest"]);

@@ -1,7 +1,7 @@
 //! What is published is seen by `tail`, byte for byte; what may not enter the log is refused by name and number.
 
 use crate::{
-    program::{on, on_with_stdin, start},
+    program::{command, on, on_with_stdin, start},
     stores::{TestStore, on_each},
     wait,
 };
@@ -286,4 +286,30 @@ fn a_closed_pipe_ends_it_quietly() {
         drop(child.stdout.take());
         assert_eq!(ended(child), Some(0));
     });
+}
+
+#[test]
+fn a_long_key_is_cut_for_people() {
+    let store = TestStore::sqlite();
+    migrated(&store);
+    let key = format!("order-{}", "7".repeat(60));
+    on(&store, &["publish", "orders", "order.placed", "--key", &key]).exits(0);
+    let shown = on(&store, &["tail"]).exits(0).prints(&["order-777", "…"]).stdout;
+    assert!(!shown.contains(&key), "{shown}");
+    on(&store, &["tail", "--json"]).exits(0).prints(&[&key]);
+}
+
+#[test]
+fn a_follower_of_an_empty_log_says_that_it_waits() {
+    let store = TestStore::sqlite();
+    migrated(&store);
+    let mut command = command(store.folder(), &["tail", "orders", "--follow", "--store", store.url()]);
+    let mut tail = command.spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(tail.stderr.take().unwrap())
+        .read_line(&mut said)
+        .unwrap();
+    tail.kill().unwrap();
+    tail.wait().unwrap();
+    assert!(said.contains("nothing of topic orders yet; waiting"), "{said}");
 }

@@ -36,6 +36,7 @@ struct BlockerJson<'a> {
 #[derive(Serialize)]
 pub(crate) struct ReaderJson<'a> {
     name: &'a str,
+    kind: &'static str,
     paused: bool,
     lag_messages: u64,
     oldest_seconds: Option<f64>,
@@ -85,6 +86,7 @@ impl<'a> ReaderJson<'a> {
         let status = &reader.status;
         ReaderJson {
             name: &status.name,
+            kind: reader.kind(),
             paused: status.paused,
             lag_messages: status.lag_messages,
             oldest_seconds: status.oldest.map(|oldest| oldest.as_secs_f64()),

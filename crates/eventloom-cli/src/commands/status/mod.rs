@@ -10,6 +10,7 @@ pub(crate) use lanes::Lanes;
 pub(crate) use report::Report;
 
 use crate::{
+    commands::relays,
     failure::{Exit, Failure},
     figures,
     open::{Work, with_store},
@@ -54,6 +55,15 @@ pub(crate) async fn run(arguments: Arguments, settings: &Settings) -> Result<Exi
     with_store(settings, Looking { arguments, settings }).await
 }
 
+impl Report {
+    /// Looks at a store.
+    pub(crate) async fn read<S: Backend>(store: &S) -> Result<Report, Failure> {
+        let readers = store.readers(None).await?;
+        let relays = relays::among(store, &readers).await?;
+        Ok(Report::of(store.place(), store.log_status().await?, readers, &relays))
+    }
+}
+
 struct Looking<'a> {
     arguments: Arguments,
     settings: &'a Settings,
@@ -82,7 +92,7 @@ impl Looking<'_> {
     }
 
     async fn show<S: Backend>(&self, store: &S) -> Result<Exit, Failure> {
-        let report = Report::of(store.place(), store.log_status().await?, store.readers(None).await?);
+        let report = Report::read(store).await?;
         let mut output = Output::new();
         if self.arguments.watch.is_some() {
             output.clear()?;

@@ -20,19 +20,27 @@ pub(crate) struct Report {
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) status: ReaderStatus,
+    /// A broker has confirmed something to it.
+    is_relay: bool,
     pub(crate) lanes: Lanes,
     /// What is odd about it, in a few words.
     pub(crate) hints: Vec<String>,
 }
 
 impl Report {
-    pub(crate) fn of(place: String, log: LogStatus, readers: Vec<ReaderStatus>) -> Self {
+    pub(crate) fn of(place: String, log: LogStatus, readers: Vec<ReaderStatus>, relays: &BTreeSet<String>) -> Self {
         let lanes: Vec<_> = readers.iter().map(|reader| Lanes::of(&reader.lanes)).collect();
         let hosts: BTreeSet<String> = lanes.iter().flat_map(Lanes::hosts).map(str::to_owned).collect();
         let readers = readers.into_iter().zip(lanes);
         let readers = readers.map(|(status, lanes)| {
             let hints = hints(&status, &lanes, hosts.len());
-            Reader { status, lanes, hints }
+            let is_relay = relays.contains(&status.name);
+            Reader {
+                status,
+                is_relay,
+                lanes,
+                hints,
+            }
         });
         Report {
             place,
@@ -96,6 +104,11 @@ impl Report {
 }
 
 impl Reader {
+    /// What follows the log, in a word.
+    pub(crate) fn kind(&self) -> &'static str {
+        if self.is_relay { "relay" } else { "consumer" }
+    }
+
     /// Nobody works on what there is to do.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.lanes.owned() == 0 && (self.status.lag_messages > 0 || self.status.waiting > 0)

@@ -93,7 +93,7 @@ fn cells(reader: &Reader) -> [String; 5] {
         (_, hints) => format!("{}   {hints}", lanes.by_host()),
     };
     [
-        "consumer".to_owned(),
+        reader.kind().to_owned(),
         format!("lag {}", bounded(status.lag_messages)),
         format!("oldest {}", status.oldest.map_or("-".to_owned(), age)),
         lanes.count(),
@@ -134,7 +134,7 @@ mod tests {
         Lane, OffsetDateTime, Position, Uuid,
         ports::{Blocker, LaneStatus, LogStatus, ReaderStatus},
     };
-    use std::time::Duration;
+    use std::{collections::BTreeSet, time::Duration};
 
     fn reader(name: &str, owner: impl Fn(i16) -> Option<&'static str>) -> ReaderStatus {
         let lanes = (0..64).map(|lane| LaneStatus::new(Lane(lane), Position(9), owner(lane).map(str::to_owned)));
@@ -145,7 +145,8 @@ mod tests {
 
     fn screen(log: LogStatus, readers: Vec<ReaderStatus>) -> String {
         let settings = Settings::of_store("shop.db");
-        let lines = lines(&Report::of("db:5432/shop".to_owned(), log, readers), &settings);
+        let relays = BTreeSet::from(["mailer".to_owned()]);
+        let lines = lines(&Report::of("db:5432/shop".to_owned(), log, readers, &relays), &settings);
         lines.iter().map(|line| line.trim_end().to_owned() + "\n").collect()
     }
 
@@ -175,7 +176,7 @@ outbox       head 9,412,884   horizon 9,412,882   2 held back   pruned to 9,000,
 invoicing    consumer   lag 18,204     oldest 4m12s   64/64 lanes   host-a 64   ! one host has everything
              held keys 3   waiting 12   dead 3   first dead letter 2h1m ago
              last error: InvoiceError: tax table has no row for 'XK'
-mailer       consumer   lag 0          oldest -       64/64 lanes   host-a 32 · host-b 32
+mailer       relay      lag 0          oldest -       64/64 lanes   host-a 32 · host-b 32
 revenue      consumer   lag 100,000+   oldest -       0/64 lanes    ! paused, nobody runs it
 next: let that transaction end, or end it: psql -c 'SELECT pg_terminate_backend(4711)' (it is rolled back)
 next: eventloom dlq list --consumer invoicing

@@ -1,25 +1,36 @@
 //! The settings in force: flags before the environment, the environment before the file.
 
+mod file;
+mod key;
+mod relay;
+mod values;
+
+pub(crate) use key::{Key, Unsaid};
+pub(crate) use relay::{RelayFlags, RelaySettings};
+pub(crate) use values::Origin;
+
 use crate::{
     arguments::StoreArguments,
     failure::Failure,
     figures,
     place::{self, Kind, Place},
-    settings_file::{self, FileSettings},
 };
 use eventloom::SchemaName;
+use file::FileSettings;
 use std::{
-    env::{self, VarError},
-    io,
+    env, io,
     path::{Path, PathBuf},
     time::Duration,
 };
+use values::Values;
 
 const FILE: &str = "eventloom.toml";
 
 /// What every command works with.
 #[derive(Debug)]
 pub(crate) struct Settings {
+    /// All that was said, for the relay and for `config show`.
+    pub(crate) values: Values,
     store: Option<String>,
     schema: SchemaName,
     schema_is_named: bool,
@@ -37,38 +48,55 @@ impl Settings {
             let named = env::var_os("EVENTLOOM_CONFIG").filter(|value| !value.is_empty());
             named.map(PathBuf::from)
         }))?;
-        let schema_name = first(&flags.schema, "EVENTLOOM_SCHEMA", file.schema)?;
-        let schema = match &schema_name {
-            Some(name) => SchemaName::parse(name.as_str()).map_err(|error| Failure::usage(error.to_string()))?,
-            None => SchemaName::default(),
-        };
-        let lock_timeout = match variable("EVENTLOOM_LOCK_TIMEOUT")? {
-            Some(text) => Some(
-                figures::parse_duration(&text)
-                    .map_err(|error| Failure::usage(format!("EVENTLOOM_LOCK_TIMEOUT: {error}")))?,
-            ),
-            None => file.lock_timeout,
-        };
+        let values = Values::gather(
+            file,
+            [
+                (Key::Store, flags.store.clone()),
+                (Key::Schema, flags.schema.clone()),
+                (Key::Pooled, flags.pooled.then(|| "true".to_owned())),
+            ],
+        )?;
+        // What holds unsaid is the business of the one command that waits for locks.
+        let lock_timeout = values.said(Key::LockTimeout).map(|value| value.text.clone());
+        let lock_timeout = lock_timeout.map(|text| figures::parse_duration(&text)).transpose();
         Ok(Settings {
-            store: first(&flags.store, "EVENTLOOM_STORE", file.store)?,
-            schema,
-            schema_is_named: schema_name.is_some(),
-            pooled: flags.pooled || flag_variable("EVENTLOOM_POOLED")?.or(file.pooled).unwrap_or(false),
-            lock_timeout,
+            store: values.said(Key::Store).map(|value| value.text.clone()),
+            schema: values
+                .read(Key::Schema, |text| SchemaName::parse(text))?
+                .unwrap_or_default(),
+            schema_is_named: values.said(Key::Schema).is_some(),
+            pooled: values.read(Key::Pooled, key::switch)?.unwrap_or_default(),
+            lock_timeout: lock_timeout.map_err(Failure::usage)?,
             again: again(flags),
+            values,
         })
+    }
+
+    /// Settings of another store than the one that is worked on.
+    pub(crate) fn of_other(store: &str, schema: Option<&SchemaName>, pooled: bool) -> Settings {
+        let flags = StoreArguments {
+            store: Some(store.to_owned()),
+            schema: schema.map(SchemaName::to_string),
+            pooled,
+            config: None,
+        };
+        Settings {
+            values: Values::default(),
+            store: flags.store.clone(),
+            schema: schema.cloned().unwrap_or_default(),
+            schema_is_named: schema.is_some(),
+            pooled,
+            lock_timeout: None,
+            again: again(&flags),
+        }
     }
 
     /// As if the store had been named by the environment.
     #[cfg(test)]
     pub(crate) fn of_store(store: &str) -> Settings {
         Settings {
-            store: Some(store.to_owned()),
-            schema: SchemaName::default(),
-            schema_is_named: false,
-            pooled: false,
-            lock_timeout: None,
             again: String::new(),
+            ..Settings::of_other(store, None, false)
         }
     }
 
@@ -149,38 +177,11 @@ fn again(flags: &StoreArguments) -> String {
     again
 }
 
-fn first(flag: &Option<String>, name: &str, of_file: Option<String>) -> Result<Option<String>, Failure> {
-    match flag {
-        Some(value) => Ok(Some(value.clone())),
-        None => Ok(variable(name)?.or(of_file)),
-    }
-}
-
-/// An empty variable is as good as none. One that is no text is not: what comes after it would be another store.
-fn variable(name: &str) -> Result<Option<String>, Failure> {
-    match env::var(name) {
-        Ok(value) => Ok(Some(value).filter(|value| !value.is_empty())),
-        Err(VarError::NotPresent) => Ok(None),
-        Err(VarError::NotUnicode(_)) => Err(Failure::usage(format!("{name} is no text in UTF-8"))),
-    }
-}
-
-fn flag_variable(name: &str) -> Result<Option<bool>, Failure> {
-    match variable(name)?.as_deref() {
-        None => Ok(None),
-        Some("1" | "true" | "yes") => Ok(Some(true)),
-        Some("0" | "false" | "no") => Ok(Some(false)),
-        Some(other) => Err(Failure::usage(format!(
-            "{name} is {other:?}, which is neither true nor false"
-        ))),
-    }
-}
-
 /// A file that is named must be there; `eventloom.toml` of this folder may be.
 fn read_file(named: Option<PathBuf>) -> Result<FileSettings, Failure> {
     let path = named.as_deref().unwrap_or(Path::new(FILE));
     match std::fs::read_to_string(path) {
-        Ok(text) => settings_file::parse(path, &text),
+        Ok(text) => file::parse(path, &text),
         Err(error) if named.is_none() && error.kind() == io::ErrorKind::NotFound => Ok(FileSettings::default()),
         Err(error) => Err(Failure::usage(format!(
             "cannot read the settings file {}: {error}",
