@@ -1,13 +1,19 @@
 //! `bench-obix URL ROWS`: makes the tables of obix in an empty database, fills its outbox, and prints how many events a
-//! second its listener delivers, from the first start to the last event.
+//! second its listener delivers, and its subscriber that stores its position: each from its start to the last event.
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::StreamExt;
-use obix::{EventSequence, MailboxConfig, out::Outbox};
+use obix::{
+    EventCtx, EventSequence, Handled, MailboxConfig, OutboxEventJobConfig, SingletonSubscriber, out::Outbox,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -38,17 +44,67 @@ async fn main() -> Result<()> {
         sqlx::raw_sql(&std::fs::read_to_string(migration)?).execute(&pool).await?;
     }
     sqlx::query(FILL).bind(rows).execute(&pool).await?;
-    sqlx::raw_sql("VACUUM ANALYZE persistent_outbox_events; CHECKPOINT").execute(&pool).await?;
+    for settle in ["VACUUM ANALYZE persistent_outbox_events", "CHECKPOINT"] {
+        sqlx::raw_sql(settle).execute(&pool).await?;
+    }
+    println!("{} {}", listening(&pool, rows).await?, subscribed(&pool, rows).await?);
+    Ok(())
+}
+
+/// Events a second of a stream that remembers no position: whoever starts again begins anew.
+async fn listening(pool: &sqlx::PgPool, rows: i64) -> Result<f64> {
     let begun = Instant::now();
-    let outbox = Outbox::<Placed>::init(&pool, MailboxConfig::builder().build()).await?;
+    let outbox = Outbox::<Placed>::init(pool, MailboxConfig::builder().build()).await?;
     let mut listener = outbox.listen_persisted(EventSequence::BEGIN);
     for delivered in 0..rows {
         let next = tokio::time::timeout(WITHIN, listener.next()).await;
         let event = next.with_context(|| format!("nothing came after {delivered}"))?;
         ensure!(event.is_some(), "the listener ended after {delivered}");
     }
-    println!("{}", rows as f64 / begun.elapsed().as_secs_f64());
-    Ok(())
+    Ok(rows as f64 / begun.elapsed().as_secs_f64())
+}
+
+/// Counts what a batch holds before its position is stored, as a relay would send it.
+struct Count(Arc<AtomicI64>);
+
+impl SingletonSubscriber<Placed> for Count {
+    type Batch = Vec<i64>;
+
+    async fn handle_persistent<'inv>(
+        &self,
+        ctx: EventCtx<'inv, Vec<i64>>,
+        event: &obix::EventDelivery<Placed>,
+    ) -> Result<Handled<'inv>, Box<dyn std::error::Error + Send + Sync>> {
+        match &event.payload {
+            Some(placed) => Ok(ctx.collect(placed.order)),
+            None => Ok(ctx.skip()),
+        }
+    }
+
+    async fn flush(
+        &self,
+        _op: &mut obix::FlushOp<'_, obix::InsertOrder>,
+        items: Vec<i64>,
+    ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        self.0.fetch_add(items.len() as i64, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Events a second of a subscriber that stores its position with each batch of a thousand.
+async fn subscribed(pool: &sqlx::PgPool, rows: i64) -> Result<f64> {
+    let begun = Instant::now();
+    let mut jobs = job::Jobs::init(job::JobSvcConfig::builder().pool(pool.clone()).build()?).await?;
+    let outbox = Outbox::<Placed>::init(pool, MailboxConfig::builder().build()).await?;
+    let counted = Arc::new(AtomicI64::new(0));
+    let config = OutboxEventJobConfig::new(job::JobType::new("bench")).with_max_batch_size(1000);
+    outbox.register_singleton_subscriber(&mut jobs, config, Count(counted.clone())).await?;
+    jobs.start_poll().await?;
+    while counted.load(Ordering::Relaxed) < rows {
+        ensure!(begun.elapsed() < WITHIN, "{} of {rows} came", counted.load(Ordering::Relaxed));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(rows as f64 / begun.elapsed().as_secs_f64())
 }
 
 /// The migrations that obix ships, in order.

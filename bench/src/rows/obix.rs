@@ -1,4 +1,4 @@
-//! The relay's drain against the listener of another crate, which is built in a workspace of its own.
+//! The relay's drain against the listener and the subscriber of another crate, which is built in a workspace of its own.
 
 use super::relay::{FILL, drain};
 use crate::{
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
 pub(crate) const NAME: &str = "obix";
-pub(crate) const ABOUT: &str = "the relay's drain, against the listener of obix 0.16";
+pub(crate) const ABOUT: &str = "the relay's drain, against obix 0.16";
 
 /// Where `cargo xtask bench` builds it.
 fn program() -> PathBuf {
@@ -30,29 +30,28 @@ pub(crate) async fn figures(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     let scratch = Scratch::new(bench.store, 8).await?;
     sqlx::query(FILL).bind(i64::from(rows)).execute(&scratch.pool).await?;
     scratch.run(&["VACUUM ANALYZE eventloom.outbox"]).await?;
-    let lanes = alternate::<Sample, 2>(bench.rounds, async |lane, round| {
+    let lanes = alternate::<[f64; 2], 2>(bench.rounds, async |lane, round| {
         scratch.settle().await?;
-        Ok(Sample::from(match lane {
+        Ok(match lane {
             0 => theirs(bench, &program, rows).await?,
-            _ => drain(&scratch, &format!("drain-{round}"), Null::new(), rows).await?,
-        }))
+            _ => [drain(&scratch, &format!("drain-{round}"), Null::new(), rows).await?; 2],
+        })
     });
     let [theirs, ours] = lanes.await?;
+    let samples = |lane: &[[f64; 2]], which: usize| lane.iter().map(|both| both[which].into()).collect::<Vec<Sample>>();
     scratch.drop().await?;
+    let what = "relay drain into a null broker";
+    let figure = |against: &str, which: usize| {
+        Figure::new(NAME, what, against, &samples(&theirs, which), &samples(&ours, which))
+    };
     Ok(vec![
-        Figure::new(
-            NAME,
-            "relay drain into a null broker",
-            "the listener of obix 0.16",
-            &theirs,
-            &ours,
-        )
-        .aim(Aim::AtLeast(4.0)),
+        figure("the subscriber of obix 0.16 that stores its position", 1).aim(Aim::AtLeast(4.0)),
+        figure("the listener of obix 0.16, which stores none", 0),
     ])
 }
 
-/// In a database of its own: events a second.
-async fn theirs(bench: &Bench<'_>, program: &Path, rows: u32) -> Result<f64> {
+/// In a database of its own: events a second of its listener, and of its subscriber.
+async fn theirs(bench: &Bench<'_>, program: &Path, rows: u32) -> Result<[f64; 2]> {
     let scratch = Scratch::new(bench.store, 1).await?;
     let output = Command::new(program)
         .arg(scratch.url(bench.store)?)
@@ -61,6 +60,7 @@ async fn theirs(bench: &Bench<'_>, program: &Path, rows: u32) -> Result<f64> {
         .await?;
     scratch.drop().await?;
     let text = String::from_utf8_lossy(&output.stdout);
-    let rate = text.trim().parse();
-    rate.with_context(|| format!("bench-obix: {}{}", text, String::from_utf8_lossy(&output.stderr)))
+    let rates: Vec<f64> = text.split_whitespace().filter_map(|rate| rate.parse().ok()).collect();
+    let said = || format!("bench-obix: {text}{}", String::from_utf8_lossy(&output.stderr));
+    <[f64; 2]>::try_from(rates).ok().with_context(said)
 }
