@@ -5,52 +5,97 @@ use eventloom_core::{
     Lane, OffsetDateTime, Position, Recorded, StoreError, faults,
     ports::{Blocker, Horizon, Log, LogStatus, Page, Pruned, ReadError, ReadLimits},
 };
+use futures::{Stream, TryStreamExt};
 use sqlx::{PgConnection, Row, postgres::PgRow};
 use std::time::Duration;
 
 const HORIZON: &str = "SELECT horizon, handed_out FROM eventloom.outbox_horizon()";
 
+/// How large a payload is. One that is stored plainly has the size of its column; only a compressed one must be unpacked to be
+/// measured. (`octet_length` of a bytea never unpacks.)
+macro_rules! payload_bytes {
+    () => {
+        "CASE WHEN o.data IS NULL THEN coalesce(octet_length(o.data_bytes), 0)
+              WHEN pg_column_compression(o.data) IS NULL THEN pg_column_size(o.data)
+              ELSE octet_length(o.data::text) END::bigint"
+    };
+}
+
 /// The rows of a page, beside up to where the log was pruned in the same snapshot. Without rows there is one row of NULLs.
 ///
-/// Payload bytes are summed inside, so that a page over the limit is not sent. A payload that is stored plainly has the
-/// size of its column; only a compressed one must be unpacked to be measured. (`octet_length` of a bytea never unpacks.)
-/// The inner LIMIT keeps an index range scan whatever the statistics say.
+/// First all of the page is measured. Mostly it is small enough and no payload is to be left out, and then nothing more is
+/// computed; only a page that is too large has its sizes added up row by row, to be cut with the row that reaches the limit.
+/// What is left out weighs nothing. The inner LIMITs keep index range scans whatever the statistics say.
 macro_rules! page {
-    ($where:literal, $order:literal) => {
+    ($where:literal, $until:literal, $order:literal) => {
         concat!(
             "
-SELECT l.pruned_to, p.running >= $1 AS reached,
-       p.position, p.lane, p.id, p.topic, p.type, p.key, p.source, p.subject, p.time,
-       CASE WHEN p.payload_bytes <= $5 THEN p.data END, CASE WHEN p.payload_bytes <= $5 THEN p.data_bytes END,
+SELECT l.pruned_to, e.until IS NOT NULL AS reached,
+       p.position, p.lane, p.id, p.topic, p.type, p.key, p.source, p.subject, p.time, p.data, p.data_bytes,
        p.datacontenttype, p.dataschema, p.schemaversion, p.correlationid, p.causationid, p.traceparent, p.tracestate,
-       p.headers, p.origin, CASE WHEN p.payload_bytes > $5 THEN p.payload_bytes END::bigint
+       p.headers, p.origin, p.omitted
   FROM eventloom.logs l
-  LEFT JOIN (
-       SELECT r.*, sum(r.payload_bytes) OVER (ORDER BY r.position ROWS UNBOUNDED PRECEDING) AS running
-         FROM (SELECT o.position, o.lane, o.id::text, o.topic, o.type, o.key, o.source, o.subject, o.time, o.data,
-                      o.data_bytes, o.datacontenttype, o.dataschema, o.schemaversion, o.correlationid, o.causationid,
-                      o.traceparent, o.tracestate, o.headers, o.origin,
-                      CASE WHEN o.data IS NULL THEN coalesce(octet_length(o.data_bytes), 0)
-                           WHEN pg_column_compression(o.data) IS NULL THEN pg_column_size(o.data)
-                           ELSE octet_length(o.data::text) END AS payload_bytes
-                 FROM eventloom.outbox o
-                WHERE ",
+ CROSS JOIN LATERAL (
+       SELECT m.largest > $5 AS omits,
+              CASE WHEN m.bytes >= $1 THEN
+                   (SELECT max(c.position)
+                      FROM (SELECT w.position, w.bytes, sum(w.bytes) OVER (ORDER BY w.position) AS running
+                              FROM (SELECT o.position, CASE WHEN s.bytes <= $5 THEN s.bytes ELSE 0 END AS bytes
+                                      FROM eventloom.outbox o
+                                     CROSS JOIN LATERAL (SELECT ",
+            payload_bytes!(),
+            " AS bytes OFFSET 0) s
+                                     WHERE ",
             $where,
-            "
-                ORDER BY ",
+            " AND ",
+            $until,
+            " ORDER BY ",
             $order,
-            " LIMIT $2) r
-       ) p ON p.running - p.payload_bytes < $1
+            " LIMIT $2) w) c
+                     WHERE c.running - c.bytes < $1) END AS until
+         FROM (SELECT sum(r.bytes) AS bytes, max(r.bytes) AS largest
+                 FROM (SELECT ",
+            payload_bytes!(),
+            " AS bytes FROM eventloom.outbox o WHERE ",
+            $where,
+            " AND ",
+            $until,
+            " ORDER BY ",
+            $order,
+            " LIMIT $2) r) m) e
+  LEFT JOIN LATERAL (
+       SELECT o.position, o.lane, o.id::text, o.topic, o.type, o.key, o.source, o.subject, o.time,
+              CASE WHEN e.omits IS NOT TRUE OR ",
+            payload_bytes!(),
+            " <= $5 THEN o.data END AS data,
+              CASE WHEN e.omits IS NOT TRUE OR ",
+            payload_bytes!(),
+            " <= $5 THEN o.data_bytes END AS data_bytes,
+              o.datacontenttype, o.dataschema, o.schemaversion, o.correlationid, o.causationid, o.traceparent, o.tracestate,
+              o.headers, o.origin,
+              CASE WHEN e.omits THEN nullif(greatest(",
+            payload_bytes!(),
+            ", $5), $5) END AS omitted
+         FROM eventloom.outbox o
+        WHERE ",
+            $where,
+            " AND ",
+            $until,
+            " AND o.position <= coalesce(e.until, 9223372036854775807)
+        ORDER BY ",
+            $order,
+            " LIMIT $2) p ON true
  WHERE l.name = 'outbox'"
         )
     };
 }
 
-const READ_AFTER: &str = page!("o.position > $3 AND o.position <= $4", "o.position");
+const READ_AFTER: &str = page!("o.position > $3", "o.position <= $4", "o.position");
 /// Compared as pairs: with `lane = $6` the planner may find it cheaper to read the whole log in order and to throw the
 /// other lanes away.
 const READ_LANE: &str = page!(
-    "(o.lane, o.position) > ($6, $3) AND (o.lane, o.position) <= ($6, $4)",
+    "(o.lane, o.position) > ($6, $3)",
+    "(o.lane, o.position) <= ($6, $4)",
     "o.lane, o.position"
 );
 
@@ -80,14 +125,9 @@ impl Log for Postgres {
             false => horizon.position,
         };
         let query = self.query(READ_AFTER).bind(bytes_of(limits)).bind(rows_of(limits));
-        let rows = query
-            .bind(after.0)
-            .bind(up_to.0)
-            .bind(each_of(limits))
-            .fetch_all(&mut *tx)
-            .await
-            .map_err(while_doing("reading the log"))?;
-        page(&rows, after, up_to, limits).map(|page| Page { horizon: up_to, ..page })
+        let query = query.bind(after.0).bind(up_to.0).bind(each_of(limits));
+        let reading = Reading { after, up_to, limits };
+        reading.page(query.fetch(&mut *tx)).await.map_err(told)
     }
 
     async fn read_lane(
@@ -100,13 +140,8 @@ impl Log for Postgres {
         let mut tx = self.own("reading a lane of the log").await?;
         let query = self.query(READ_LANE).bind(bytes_of(limits)).bind(rows_of(limits));
         let query = query.bind(after.0).bind(up_to.0).bind(each_of(limits)).bind(lane.0);
-        let rows = query.fetch_all(&mut *tx).await;
-        page(
-            &rows.map_err(while_doing("reading a lane of the log"))?,
-            after,
-            up_to,
-            limits,
-        )
+        let reading = Reading { after, up_to, limits };
+        reading.page(query.fetch(&mut *tx)).await.map_err(told)
     }
 
     async fn horizon(&self) -> Result<Horizon, ReadError> {
@@ -196,42 +231,67 @@ fn each_of(limits: ReadLimits) -> i64 {
     i64::try_from(most).unwrap_or(i64::MAX)
 }
 
-fn page(rows: &[PgRow], after: Position, up_to: Position, limits: ReadLimits) -> Result<Page, ReadError> {
-    let decode = |row: &PgRow| -> Result<_, sqlx::Error> {
-        let position: Option<i64> = row.try_get(2)?;
-        let Some(_) = position else { return Ok(None) };
-        let omitted: Option<i64> = row.try_get(2 + rows::COLUMNS)?;
-        let recorded = rows::recorded(row, 2)?;
-        Ok(Some(Recorded {
-            omitted: omitted.map(i64::unsigned_abs),
-            ..recorded
-        }))
-    };
-    let doing = while_doing("reading the log");
-    let Some(last) = rows.last() else {
-        return Err(doing(sqlx::Error::RowNotFound).into());
-    };
-    let pruned_to = Position(last.try_get(0).map_err(&doing)?);
-    if after < pruned_to {
-        return Err(ReadError::Pruned { after, pruned_to });
+/// What is read, and how far.
+struct Reading {
+    after: Position,
+    up_to: Position,
+    limits: ReadLimits,
+}
+
+/// Why a page could not be read.
+enum Unread {
+    Driver(sqlx::Error),
+    Pruned(ReadError),
+}
+
+impl From<sqlx::Error> for Unread {
+    fn from(error: sqlx::Error) -> Self {
+        Unread::Driver(error)
     }
-    let reached = rows.iter().any(|row| {
-        row.try_get::<Option<bool>, _>(1)
-            .is_ok_and(|reached| reached == Some(true))
-    });
-    let read: Result<Vec<_>, _> = rows.iter().filter_map(|row| decode(row).transpose()).collect();
-    let mut read = read.map_err(doing)?;
-    // The join keeps the order of the inner scan, but nothing says that it must.
-    read.sort_unstable_by_key(|row| row.position);
-    let full = reached || read.len() as u64 >= rows_of(limits).unsigned_abs();
-    let scanned_to = match read.last() {
-        Some(last) if full => last.position,
-        // A cursor can stand above the horizon: at what was handed out when its reader began at the latest.
-        _ => up_to.max(after),
-    };
-    Ok(Page {
-        rows: read,
-        scanned_to,
-        horizon: up_to,
-    })
+}
+
+fn told(unread: Unread) -> ReadError {
+    match unread {
+        Unread::Driver(error) => while_doing("reading the log")(error).into(),
+        Unread::Pruned(error) => error,
+    }
+}
+
+impl Reading {
+    /// Decodes rows as they come, while the server makes the next ones.
+    async fn page(&self, mut rows: impl Stream<Item = Result<PgRow, sqlx::Error>> + Unpin) -> Result<Page, Unread> {
+        let Reading { after, up_to, limits } = *self;
+        let mut read: Vec<Recorded> = Vec::new();
+        let (mut pruned_to, mut reached) = (None, false);
+        while let Some(row) = rows.try_next().await? {
+            pruned_to = Some(Position(row.try_get(0)?));
+            reached |= row.try_get::<Option<bool>, _>(1)? == Some(true);
+            if row.try_get::<Option<i64>, _>(2)?.is_none() {
+                continue;
+            }
+            let omitted: Option<i64> = row.try_get(2 + rows::COLUMNS)?;
+            let recorded = rows::recorded(&row, 2)?;
+            read.push(Recorded {
+                omitted: omitted.map(i64::unsigned_abs),
+                ..recorded
+            });
+        }
+        let pruned_to = pruned_to.ok_or(sqlx::Error::RowNotFound)?;
+        if after < pruned_to {
+            return Err(Unread::Pruned(ReadError::Pruned { after, pruned_to }));
+        }
+        // The join keeps the order of the inner scan, but nothing says that it must.
+        read.sort_unstable_by_key(|row| row.position);
+        let full = reached || read.len() as u64 >= rows_of(limits).unsigned_abs();
+        let scanned_to = match read.last() {
+            Some(last) if full => last.position,
+            // A cursor can stand above the horizon: at what was handed out when its reader began at the latest.
+            _ => up_to.max(after),
+        };
+        Ok(Page {
+            rows: read,
+            scanned_to,
+            horizon: up_to,
+        })
+    }
 }

@@ -7,6 +7,8 @@ use eventloom_core::{
 };
 use std::{sync::Arc, time::Duration};
 
+/// Rows of one read: far behind the head, what a read costs beside its rows is shared by as many.
+const ROWS_MAX: u32 = 4000;
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MOST: Duration = Duration::from_secs(5);
 
@@ -38,7 +40,9 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
 async fn step<S: Backend>(group: &Group<S>, begun: &mut Option<Position>) -> Result<(), ReadError> {
     // Registered before the lanes are looked at, so that a change in between is not slept through.
     let changed = group.changed.notified();
-    let limits = ReadLimits::default().payload_each_max(group.settings.payload_each_max);
+    let limits = ReadLimits::default()
+        .rows_max(ROWS_MAX)
+        .payload_each_max(group.settings.payload_each_max);
     let (reach, room, behind, lanes) = {
         let lanes = group.lanes();
         let reach = lanes.reach().filter(|_| !lanes.paused && !lanes.dropped);

@@ -171,13 +171,13 @@ async fn log(plans: &mut Plans) -> Result<()> {
     let limits = ReadLimits::default().rows_max(1000);
     for after in [0, 1, 500_000, 999_500, 1_000_001, 2_000_000] {
         plans
-            .check(&format!("read_after {after}"), 1100, async |plans| {
+            .check(&format!("read_after {after}"), 2200, async |plans| {
                 plans.store.read_after(Position(after), limits).await?;
                 Ok(())
             })
             .await?;
         plans
-            .check(&format!("read_lane after {after}"), 1100, async |plans| {
+            .check(&format!("read_lane after {after}"), 2200, async |plans| {
                 plans
                     .store
                     .read_lane(Lane(7), Position(after), Position(1_000_000), limits)
