@@ -79,8 +79,12 @@ impl Database {
     /// Runs a statement, spelled as [`Database::rows`] are.
     pub(crate) async fn execute(&self, sql: &str) -> Result<()> {
         match self {
-            Database::Postgres(pool) => drop(sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await?),
-            Database::Sqlite(pool) => drop(sqlx::raw_sql(AssertSqlSafe(sqlite_spelling(sql))).execute(pool).await?),
+            Database::Postgres(pool) => {
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await?;
+            }
+            Database::Sqlite(pool) => {
+                sqlx::raw_sql(AssertSqlSafe(sqlite_spelling(sql))).execute(pool).await?;
+            }
         }
         Ok(())
     }
