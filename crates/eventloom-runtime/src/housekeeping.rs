@@ -62,7 +62,7 @@ struct Turn {
 }
 
 impl Turn {
-    const ROUNDS_MAX: u32 = 8;
+    const ROUNDS_MAX: u32 = 24;
 
     fn first() -> Self {
         Turn {
@@ -79,7 +79,7 @@ impl Turn {
     /// After the turn.
     fn done(&mut self, rows: u64) {
         self.rounds = match rows {
-            0 => (self.rounds * 2).min(Self::ROUNDS_MAX),
+            0 => (self.rounds * 3).min(Self::ROUNDS_MAX),
             _ => 1,
         };
         self.rounds_left = self.rounds;

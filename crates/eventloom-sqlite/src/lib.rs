@@ -81,7 +81,6 @@ pub fn shipped_statements() -> Vec<(&'static str, &'static str)> {
         held::STATEMENTS,
         dead_letters::STATEMENTS,
         readers::STATEMENTS,
-        relays::STATEMENTS,
     ];
     all.concat()
 }

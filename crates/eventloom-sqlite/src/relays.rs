@@ -33,13 +33,6 @@ const RENEW: &str = "UPDATE eventloom_logs SET identity = ?1 WHERE name = 'outbo
 /// What was confirmed was confirmed to the former identity; brokers know nothing of the new one yet.
 const FORGET_CONFIRMED: &str = "UPDATE eventloom_cursors SET confirmed = NULL WHERE confirmed IS NOT NULL";
 
-pub(crate) const STATEMENTS: &[(&str, &str)] = &[
-    ("relays.broker", BROKER),
-    ("relays.sent", SENT),
-    ("relays.marks", MARKS),
-    ("relays.raise", RAISE),
-];
-
 impl Relays for Sqlite {
     async fn relay_standing(&self, reader: &ConsumerName) -> Result<RelayStanding, StoreError> {
         let looking = failed("looking where a relay stands");
