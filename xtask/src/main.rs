@@ -14,7 +14,7 @@ cargo xtask services up [pg15] [pg18] [pgbouncer]   install what is missing and 
 cargo xtask services down                           stop what was started
 cargo xtask services env                            print the variables that the tests read
 cargo xtask test [--quick]                          everything that must hold before a commit; --quick without the campaigns
-cargo xtask bench [--short] [--rounds N] [--only TEXT]   the figures, against work by hand in the same run
+cargo xtask bench [--list] [--short] [--rounds N] [--only ROW]   the figures, against work by hand in the same run
 cargo xtask tidy                                    the house rules that a program can check";
 
 fn main() -> ExitCode {

@@ -52,8 +52,11 @@ impl Handle<Postgres> for Pass {
     }
 }
 
-const FILL: &str = r#"INSERT INTO eventloom.outbox (topic, type, key, data)
-    SELECT 'facts', 'fact', 'key-' || n, format('{"n":%s,"note":"one hundred bytes or so of payload, as events have"}', n)::json
+/// With ids that grow with time, as our libraries make them (UUIDv7).
+const FILL: &str = r#"INSERT INTO eventloom.outbox (id, topic, type, key, data)
+    SELECT (lpad(to_hex(1700000000000 + n), 12, '0') || '7' || left(md5(n::text), 3) || '8'
+            || substr(md5(n::text), 4, 15))::uuid, 'facts', 'fact', 'key-' || n,
+           format('{"n":%s,"note":"one hundred bytes or so of payload, as events have"}', n)::json
       FROM generate_series($1::bigint, $2::bigint) AS n"#;
 /// In order, as the index gives it; what a consumer needs of a row.
 const RAW: &str =
