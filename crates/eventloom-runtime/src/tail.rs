@@ -17,6 +17,15 @@ const WINDOW_BYTES: usize = 16 << 20;
 /// How long a reader polls before it asks writers to wake it: sleeping between busy moments costs half the throughput.
 const AWAKE: Duration = Duration::from_millis(50);
 const PACE_FIRST: Duration = Duration::from_millis(1);
+/// Fewer rows a second than this and a reader sleeps at once: being woken by every commit costs less than the polls between
+/// them, and takes no time. (What NOTIFY costs is felt by writers that commit at once, at thousands a second.)
+const SPARSE_PER_SECOND: f64 = 250.0;
+/// More rows a second than this are gathered for a while, so that they share transactions: a transaction for each handful
+/// would take from the writers what it costs.
+const DENSE_PER_SECOND: f64 = 1000.0;
+const GATHER: Duration = Duration::from_millis(20);
+/// Over how long rows are counted.
+const FLOW_OVER: Duration = Duration::from_millis(100);
 /// The fallback: how long a sleep lasts when nobody wakes it.
 const DOZE_MOST: Duration = Duration::from_secs(5);
 
@@ -30,10 +39,50 @@ struct Window {
     filled: bool,
 }
 
+/// How many rows come, as the reads at the head have seen it.
+#[derive(Debug, Default)]
+struct Flow {
+    read_at: Option<Instant>,
+    /// Rows of the last [`FLOW_OVER`]; older ones fade.
+    rows: f64,
+    /// The last read has come to the horizon: another one brings what was committed since.
+    at_horizon: bool,
+}
+
+impl Flow {
+    fn note(&mut self, now: Instant, rows: usize, at_horizon: bool) {
+        self.rows = self.rows_left(now) + rows as f64;
+        self.read_at = Some(now);
+        self.at_horizon = at_horizon;
+    }
+
+    fn rows_left(&self, now: Instant) -> f64 {
+        let passed = self
+            .read_at
+            .map_or(Duration::MAX, |at| now.saturating_duration_since(at));
+        self.rows * (-passed.as_secs_f64() / FLOW_OVER.as_secs_f64()).exp()
+    }
+
+    fn per_second(&self, now: Instant) -> f64 {
+        self.rows_left(now) / FLOW_OVER.as_secs_f64()
+    }
+
+    /// How long the next read at the head is put off.
+    fn gathers(&self, now: Instant) -> Duration {
+        match self.read_at {
+            Some(at) if self.at_horizon && self.per_second(now) > DENSE_PER_SECOND => {
+                GATHER.saturating_sub(now.saturating_duration_since(at))
+            }
+            _ => Duration::ZERO,
+        }
+    }
+}
+
 /// The shared scan.
 pub(crate) struct Tail<S> {
     store: S,
     window: Mutex<Window>,
+    flow: Mutex<Flow>,
     /// Whose turn it is to read at the head.
     reading: TurnMutex<()>,
     /// Whose turn it is to sleep for all; counts sleeps that have ended.
@@ -53,6 +102,7 @@ impl<S: Log> Tail<S> {
         Tail {
             store,
             window: Mutex::default(),
+            flow: Mutex::default(),
             reading: TurnMutex::default(),
             dozing: TurnMutex::default(),
             woken: Mutex::default(),
@@ -72,7 +122,14 @@ impl<S: Log> Tail<S> {
         if let Some(page) = self.window().after(after, limits) {
             return Ok(page);
         }
+        let gathers = self.flow().gathers(Instant::now());
+        if !gathers.is_zero() {
+            tokio::time::sleep(gathers).await;
+        }
+        let begun = Instant::now();
         let page = SharedPage::from(self.store.read_after(after, limits).await?);
+        let at_horizon = page.page.scanned_to >= page.page.horizon;
+        self.flow().note(begun, page.rows.len(), at_horizon);
         self.window().extend(after, &page);
         Ok(page)
     }
@@ -86,7 +143,7 @@ impl<S: Log> Tail<S> {
         }
         let begun = Instant::now();
         let mut pace = PACE_FIRST;
-        while begun.elapsed() < AWAKE {
+        while begun.elapsed() < AWAKE && self.flow().per_second(Instant::now()) > SPARSE_PER_SECOND {
             tokio::time::sleep(pace).await;
             pace *= 2;
             if self.store.horizon().await?.position > seen {
@@ -101,6 +158,10 @@ impl<S: Log> Tail<S> {
 
     fn window(&self) -> MutexGuard<'_, Window> {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn flow(&self) -> MutexGuard<'_, Flow> {
+        self.flow.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn woken(&self) -> MutexGuard<'_, u64> {
@@ -207,5 +268,30 @@ mod tests {
         assert!(!window.continues(Position(90)));
         assert!(window.continues(Position(100)) && window.continues(Position(119)));
         assert!(!window.continues(Position(120)));
+    }
+
+    #[test]
+    fn rows_are_gathered_when_many_come_and_awaited_when_few_do() {
+        let begun = Instant::now();
+        let at = |ms: u64| begun + Duration::from_millis(ms);
+        // Rows of each read, the milliseconds between reads, and how long the next one is put off then.
+        let cases = [
+            ("nothing", 0, 10, true, 0, true),
+            ("100 a second", 1, 10, true, 0, true),
+            ("500 a second", 5, 10, true, 0, false),
+            ("5000 a second", 50, 10, true, 20, false),
+            ("a backlog", 1000, 10, false, 0, false),
+        ];
+        for (flow_is, rows, every_ms, at_horizon, put_off_ms, sparse) in cases {
+            let mut flow = Flow::default();
+            assert!(flow.gathers(at(0)).is_zero() && flow.per_second(at(0)) < SPARSE_PER_SECOND);
+            for nth in 0..50 {
+                flow.note(at(nth * every_ms), rows, at_horizon);
+            }
+            let now = at(49 * every_ms);
+            assert_eq!(flow.gathers(now), Duration::from_millis(put_off_ms), "{flow_is}");
+            assert_eq!(flow.per_second(now) < SPARSE_PER_SECOND, sparse, "{flow_is}");
+            assert!(flow.per_second(now + 5 * FLOW_OVER) < flow.per_second(now).max(1.0) / 100.0 + 1.0);
+        }
     }
 }

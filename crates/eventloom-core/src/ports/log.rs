@@ -203,8 +203,9 @@ pub trait Log: Store {
     /// Sleeps until rows above `seen` may be there, or for `at_most`.
     ///
     /// # Contract
-    /// Called after some 50 ms without rows. It asks writers to notify, looks once more, and sleeps only when there is no
-    /// row, no writer in flight and nothing was handed out since; so no commit is slept through. It may return early.
+    /// Called when few rows come, or after some 50 ms without any. It asks writers to notify, looks once more, and sleeps
+    /// only when there is no row, no writer in flight and nothing was handed out since; so no commit is slept through. It
+    /// may return early.
     fn doze(&self, seen: Position, at_most: Duration) -> impl Future<Output = Result<(), ReadError>> + Send;
 
     /// Deletes at most `rows_max` rows that every registered reader has passed and that are older than `keep`.
