@@ -57,6 +57,26 @@ impl Scratch {
         })
     }
 
+    /// How others reach it: through the counter, where there is one.
+    pub(crate) fn url(&self, server: &str) -> Result<String> {
+        let options = PgConnectOptions::from_str(server)?;
+        let (host, port) = match &self.wire {
+            Some(wire) => ("127.0.0.1".to_owned(), wire.port),
+            None => (options.get_host().to_owned(), options.get_port()),
+        };
+        Ok(format!(
+            "postgres://{}@{host}:{port}/{}",
+            options.get_username(),
+            self.name
+        ))
+    }
+
+    /// A connection that is not counted.
+    pub(crate) async fn direct(&self, server: &str) -> Result<PgPool> {
+        let options = PgConnectOptions::from_str(server)?.database(&self.name);
+        Ok(PgPoolOptions::new().max_connections(1).connect_with(options).await?)
+    }
+
     /// Runs statements of a set-up.
     pub(crate) async fn run(&self, statements: &'static [&'static str]) -> Result<()> {
         for statement in statements {

@@ -26,6 +26,8 @@ impl From<f64> for Sample {
 pub(crate) enum Unit {
     PerSecond,
     Milliseconds,
+    Mebibytes,
+    Percent,
 }
 
 /// What the median has to reach.
@@ -114,6 +116,11 @@ impl Figure {
 
     pub(crate) fn tasks(mut self, tasks: u32) -> Self {
         self.tasks = Some(tasks);
+        self
+    }
+
+    pub(crate) fn unit(mut self, unit: Unit) -> Self {
+        self.unit = unit;
         self
     }
 

@@ -3,11 +3,13 @@
 //! Lanes alternate within a round, so that what the machine does meanwhile meets all of them; a figure tells the median,
 //! the lowest and the highest ratio of its rounds. Absolute rates are printed beside it, and belong to this machine alone.
 
+mod child;
 mod counters;
 mod database;
 mod figure;
 mod file;
 mod fill;
+mod progress;
 mod report;
 mod rounds;
 mod rows;
@@ -41,6 +43,9 @@ struct Arguments {
     /// Only this row; may be said several times.
     #[arg(long, value_name = "ROW")]
     only: Vec<String>,
+    /// What a process of the bench's own does.
+    #[arg(long = "as", hide = true)]
+    part: Option<child::Part>,
     /// Names the rows, and measures nothing.
     #[arg(long)]
     list: bool,
@@ -67,6 +72,9 @@ impl Bench<'_> {
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments = Arguments::parse();
+    if let Some(part) = arguments.part {
+        return child::run(part, &arguments.store).await;
+    }
     if arguments.list {
         for row in rows::ROWS {
             println!("{:<16} {}", row.name, row.about);

@@ -89,6 +89,8 @@ fn value(figure: &Figure, lane: &Lane) -> String {
     match figure.unit {
         Unit::PerSecond => format!("{:.0}/s", lane.median()),
         Unit::Milliseconds => format!("{:.2} ms", lane.median()),
+        Unit::Mebibytes => format!("{:.0} MiB", lane.median()),
+        Unit::Percent => format!("{:.2} %", lane.median()),
     }
 }
 

@@ -59,6 +59,8 @@ pub(crate) const STEPS: &[Step] = &[
     ),
     campaign("kills on SQLite", "target/debug/harness kills --store sqlite"),
     campaign("kills on Postgres", "target/debug/harness kills --store postgres"),
+    campaign("relays on SQLite", "target/debug/harness relay --store sqlite"),
+    campaign("relays on Postgres", "target/debug/harness relay --store postgres"),
     campaign("failpoints on SQLite", "target/debug/harness failpoints --store sqlite"),
     campaign(
         "failpoints on Postgres",

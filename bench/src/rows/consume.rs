@@ -6,6 +6,7 @@ use crate::{
     database::Scratch,
     figure::{Aim, Figure, Sample},
     fill::fill,
+    progress::Progress,
     rounds::alternate,
 };
 use anyhow::{Result, ensure};
@@ -43,12 +44,21 @@ impl Event for Counted {
 struct CountError(#[from] sqlx::Error);
 impl eventloom::Classify for CountError {}
 
-async fn count(event: Counted, cx: &mut Context<'_>) -> Result<(), CountError> {
-    sqlx::query("UPDATE counters SET n = n + 1 WHERE id = $1")
-        .bind(event.counter)
-        .execute(cx.connection())
-        .await?;
-    Ok(())
+struct Count(Progress);
+
+impl Handle<Postgres> for Count {
+    type Event = Counted;
+    type Output = ();
+    type Error = CountError;
+
+    async fn handle(&self, event: Counted, cx: &mut Context<'_>) -> Result<(), CountError> {
+        sqlx::query("UPDATE counters SET n = n + 1 WHERE id = $1")
+            .bind(event.counter)
+            .execute(cx.connection())
+            .await?;
+        self.0.one_more();
+        Ok(())
+    }
 }
 
 const SET_UP: &[&str] = &[
@@ -127,6 +137,8 @@ fn counted_row(n: u32) -> NewEvent {
 /// Messages a second: from the start of the service until the last one is committed.
 async fn consume(scratch: &Scratch, name: &str, tasks: u32, messages: u32, inbox: bool) -> Result<f64> {
     let before = counted(&scratch.pool).await?;
+    let progress = Progress::default();
+    let count = Count(progress.clone());
     let consumer = Consumer::new(name).topic(COUNTED).handle(count).in_flight(tasks);
     let consumer = if inbox { consumer } else { consumer.without_inbox() };
     let begun = Instant::now();
@@ -135,17 +147,7 @@ async fn consume(scratch: &Scratch, name: &str, tasks: u32, messages: u32, inbox
         .consumer(consumer)
         .start()
         .await?;
-    loop {
-        if service.health().await.consumers[0].handled >= u64::from(messages) {
-            break;
-        }
-        ensure!(
-            begun.elapsed() < Duration::from_secs(300),
-            "{name} hangs: {:?}",
-            service.health().await
-        );
-        tokio::time::sleep(Duration::from_millis(2)).await;
-    }
+    progress.done(&service, messages).await?;
     let rate = f64::from(messages) / begun.elapsed().as_secs_f64();
     service.shutdown(Duration::from_secs(30)).await?;
     let after = counted(&scratch.pool).await?;

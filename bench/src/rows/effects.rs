@@ -8,6 +8,7 @@ use crate::{
     database::Scratch,
     figure::{Aim, Figure, Sample},
     fill::fill,
+    progress::Progress,
 };
 use anyhow::{Result, ensure};
 use eventloom::{Event, NewEvent, Payload, Topic, postgres::prelude::*};
@@ -45,6 +46,7 @@ struct Calls(Mutex<Vec<(u32, f64, f64)>>);
 struct Waits {
     begun: Instant,
     calls: Arc<Calls>,
+    progress: Progress,
 }
 
 impl EffectHandle for Waits {
@@ -56,6 +58,7 @@ impl EffectHandle for Waits {
         let from = self.begun.elapsed().as_secs_f64();
         tokio::time::sleep(Duration::from_micros(event.wait_us)).await;
         let to = self.begun.elapsed().as_secs_f64();
+        self.progress.one_more();
         let mut calls = self.calls.0.lock().unwrap_or_else(PoisonError::into_inner);
         calls.push((event.n, from, to));
         Ok(())
@@ -115,9 +118,11 @@ struct Took {
 
 async fn run(scratch: &Scratch, name: &str, messages: u32) -> Result<Took> {
     let (begun, calls) = (Instant::now(), Arc::new(Calls::default()));
+    let progress = Progress::default();
     let waits = Waits {
         begun,
         calls: calls.clone(),
+        progress: progress.clone(),
     };
     let consumer = Consumer::new(name).topic(CALLS).effect(waits).in_flight(IN_FLIGHT);
     let service = Eventloom::new(scratch.store.clone())
@@ -125,14 +130,7 @@ async fn run(scratch: &Scratch, name: &str, messages: u32) -> Result<Took> {
         .consumer(consumer)
         .start()
         .await?;
-    loop {
-        let health = service.health().await.consumers.remove(0);
-        if health.handled >= u64::from(messages) {
-            break;
-        }
-        ensure!(begun.elapsed() < Duration::from_secs(300), "{name} hangs: {health:?}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    progress.done(&service, messages).await?;
     let from_start = begun.elapsed().as_secs_f64();
     service.shutdown(Duration::from_secs(30)).await?;
     let mut calls = std::mem::take(&mut *calls.0.lock().unwrap_or_else(PoisonError::into_inner));

@@ -4,6 +4,7 @@ use crate::{
     Bench,
     database::Scratch,
     figure::{Aim, Figure, Sample},
+    progress::Progress,
     rounds::alternate,
 };
 use anyhow::{Result, ensure};
@@ -13,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::Row as _;
 use std::{
     convert::Infallible,
+    sync::{Arc, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -33,8 +35,21 @@ impl Event for Fact {
     const TYPE: &'static str = "fact";
 }
 
-async fn pass(_event: Fact, _cx: &mut Context<'_>) -> Result<(), Infallible> {
-    Ok(())
+struct Pass {
+    progress: Progress,
+    first: Arc<OnceLock<Instant>>,
+}
+
+impl Handle<Postgres> for Pass {
+    type Event = Fact;
+    type Output = ();
+    type Error = Infallible;
+
+    async fn handle(&self, _event: Fact, _cx: &mut Context<'_>) -> Result<(), Infallible> {
+        self.first.get_or_init(Instant::now);
+        self.progress.one_more();
+        Ok(())
+    }
 }
 
 const FILL: &str = r#"INSERT INTO eventloom.outbox (topic, type, key, data)
@@ -115,6 +130,11 @@ async fn raw(scratch: &Scratch, wanted: u32) -> Result<Sample> {
 
 /// Messages a second of the lane, from when the instance is at work until the last one is committed.
 async fn replay(scratch: &Scratch, name: &str, wanted: u32, inbox: bool) -> Result<Sample> {
+    let (progress, first) = (Progress::default(), Arc::new(OnceLock::new()));
+    let pass = Pass {
+        progress: progress.clone(),
+        first: first.clone(),
+    };
     let consumer = Consumer::new(name).topic(FACTS).start_at(Start::Latest).handle(pass);
     let consumer = if inbox { consumer } else { consumer.without_inbox() };
     let service = Eventloom::new(scratch.store.clone())
@@ -122,14 +142,7 @@ async fn replay(scratch: &Scratch, name: &str, wanted: u32, inbox: bool) -> Resu
         .consumer(consumer)
         .start()
         .await?;
-    let begun = Instant::now();
-    while !service.health().await.ready {
-        ensure!(
-            begun.elapsed() < Duration::from_secs(30),
-            "{name} does not become ready"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    Progress::ready(&service).await?;
     // As a reset does, for one lane: the place and the epoch, so that its owner begins anew.
     let begun = Instant::now();
     sqlx::query(
@@ -139,24 +152,12 @@ async fn replay(scratch: &Scratch, name: &str, wanted: u32, inbox: bool) -> Resu
     .bind(LANE)
     .execute(&scratch.pool)
     .await?;
-    let mut first = None;
-    loop {
-        let health = service.health().await.consumers.remove(0);
-        if health.handled > 0 && first.is_none() {
-            first = Some((Instant::now(), health.handled));
-        }
-        if health.handled >= u64::from(wanted) {
-            break;
-        }
-        ensure!(begun.elapsed() < Duration::from_secs(120), "{name} hangs: {health:?}");
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    progress.done(&service, wanted).await?;
     // How soon an owner notices a reset is a matter of its lease, not of reading.
-    let (from, already) = first.unwrap_or((begun, 0));
-    let rate = (f64::from(wanted) - already as f64) / from.elapsed().as_secs_f64();
-    let mut sample = Sample::from(rate);
+    let from = first.get().copied().unwrap_or(begun);
+    let mut sample = Sample::from(f64::from(wanted) / from.elapsed().as_secs_f64());
     let noticed = from.duration_since(begun).as_secs_f64() * 1e3;
-    sample.counters.insert("ms until the first batch is done", noticed);
+    sample.counters.insert("ms until the reset was noticed", noticed);
     service.shutdown(Duration::from_secs(30)).await?;
     Ok(sample)
 }

@@ -8,6 +8,7 @@ use crate::{
     counters::Counters,
     database::Scratch,
     figure::{Aim, Figure, Sample},
+    progress::Progress,
     rounds::alternate,
 };
 use anyhow::{Result, ensure};
@@ -202,11 +203,7 @@ async fn by_eventloom(scratch: &Scratch, times: &Arc<Times>, rolls_back: bool, r
         .start_at(Start::Latest)
         .handle(Handler(times.clone()));
     let service = Eventloom::new(scratch.store.clone()).consumer(consumer).start().await?;
-    let begun = Instant::now();
-    while !service.health().await.ready {
-        ensure!(begun.elapsed() < Duration::from_secs(30), "it does not become ready");
-        sleep(Duration::from_millis(10)).await;
-    }
+    Progress::ready(&service).await?;
     let committed = commit_all(scratch, times, rolls_back, async |connection, n| {
         let row = NewEvent::untyped(TICKS, Tick::TYPE)
             .with_key(format!("key-{}", n % 97))

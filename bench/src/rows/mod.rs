@@ -2,12 +2,16 @@
 
 mod consume;
 mod effects;
+mod idle;
 mod lane_behind;
 mod latency;
+mod memory;
+mod obix;
 mod poison;
 mod publish;
 mod publish_sqlite;
 mod relay;
+mod relay_held_back;
 mod writers;
 
 use crate::{Bench, figure::Figure};
@@ -31,7 +35,7 @@ macro_rules! rows {
 }
 
 /// In the order of the table.
-pub(crate) const ROWS: &[Row] = rows![publish publish_sqlite latency writers consume poison effects lane_behind relay];
+pub(crate) const ROWS: &[Row] = rows![publish publish_sqlite latency writers consume poison effects lane_behind relay relay_held_back obix memory idle];
 
 pub(crate) fn named(name: &str) -> Option<&'static Row> {
     ROWS.iter().find(|row| row.name == name)

@@ -19,7 +19,7 @@ use uuid::Uuid;
 pub(crate) const NAME: &str = "relay";
 pub(crate) const ABOUT: &str = "draining the log into a broker, against SKIP LOCKED and DELETE by hand";
 
-const FILL: &str = "INSERT INTO eventloom.outbox (topic, type, key, data)
+pub(super) const FILL: &str = "INSERT INTO eventloom.outbox (topic, type, key, data)
     SELECT 'orders', 'order.placed', 'customer-' || n % 10000,
            json_build_object('order', n, 'customer', 'customer-' || n % 10000, 'total_cents', n % 5000, 'note', repeat('x', 30))
       FROM generate_series(1, $1) n";
@@ -86,7 +86,7 @@ pub(crate) async fn figures(bench: &Bench<'_>) -> Result<Vec<Figure>> {
 }
 
 /// Messages a second: from the start of the relay until the last one is confirmed and committed.
-async fn drain(scratch: &Scratch, name: &str, broker: impl Broker, rows: u32) -> Result<f64> {
+pub(super) async fn drain(scratch: &Scratch, name: &str, broker: impl Broker, rows: u32) -> Result<f64> {
     let begun = Instant::now();
     let service = Eventloom::new(scratch.store.clone())
         .keep_log(None)

@@ -5,9 +5,10 @@ use crate::{
     Bench,
     database::Scratch,
     figure::{Aim, Figure, Sample},
+    progress::Progress,
     rounds::alternate,
 };
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use eventloom::{Event, Topic, ports::Log, postgres::prelude::*};
 use futures::future::try_join_all;
 use serde::{Deserialize, Serialize};
@@ -21,7 +22,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-use tokio::time::sleep;
 
 pub(crate) const NAME: &str = "writers";
 pub(crate) const ABOUT: &str = "commits a second of 16 writers beside a consumer that keeps up, against no reader";
@@ -55,6 +55,7 @@ impl Event for OrderPlaced {
 struct Empty {
     begun: Instant,
     oldest_us: Arc<AtomicU64>,
+    progress: Progress,
 }
 
 impl Handle<Postgres> for Empty {
@@ -64,6 +65,7 @@ impl Handle<Postgres> for Empty {
 
     async fn handle(&self, event: OrderPlaced, _cx: &mut Context<'_>) -> Result<(), Infallible> {
         let now = self.begun.elapsed().as_micros() as u64;
+        self.progress.one_more();
         self.oldest_us
             .fetch_max(now.saturating_sub(event.at_us), Ordering::Relaxed);
         Ok(())
@@ -121,31 +123,30 @@ const OLDEST: &str = "ms that an event waited at most";
 async fn beside_a_consumer(scratch: &Scratch, each: u32) -> Result<Sample> {
     let begun = Instant::now();
     let oldest_us = Arc::new(AtomicU64::new(0));
+    let progress = Progress::default();
     let empty = Empty {
         begun,
         oldest_us: oldest_us.clone(),
+        progress: progress.clone(),
     };
     let consumer = Consumer::new(CONSUMER)
         .topic(ORDERS)
         .start_at(Start::Latest)
         .handle(empty);
     let service = Eventloom::new(scratch.store.clone()).consumer(consumer).start().await?;
-    wait_until("ready", async || Ok(service.health().await.ready)).await?;
+    Progress::ready(&service).await?;
     let rate = write(scratch, begun, each, false).await?;
-    let wanted = u64::from(WRITERS * each);
-    wait_until("at the head", async || {
-        Ok(service.health().await.consumers[0].handled >= wanted)
-    })
-    .await?;
-    let commits = service.health().await.consumers[0].commits;
+    let wanted = WRITERS * each;
+    let commits = progress.done(&service, wanted).await?.commits;
     let pruned_to = scratch.store.log_status().await?.pruned_to;
     service.shutdown(Duration::from_secs(30)).await?;
     let mut sample = Sample::from(rate);
     let oldest_ms = oldest_us.load(Ordering::Relaxed) as f64 / 1e3;
     sample.counters.insert(OLDEST, oldest_ms);
-    sample
-        .counters
-        .insert("messages that shared a commit", wanted as f64 / commits.max(1) as f64);
+    sample.counters.insert(
+        "messages that shared a commit",
+        f64::from(wanted) / commits.max(1) as f64,
+    );
     sample.counters.insert("rows pruned meanwhile", pruned_to.0 as f64);
     Ok(sample)
 }
@@ -185,13 +186,4 @@ async fn write(scratch: &Scratch, begun: Instant, each: u32, notify: bool) -> Re
     }))
     .await?;
     Ok(f64::from(WRITERS * each) / writing.elapsed().as_secs_f64())
-}
-
-async fn wait_until(what: &str, mut there: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    let begun = Instant::now();
-    while !there().await? {
-        ensure!(begun.elapsed() < Duration::from_secs(60), "the consumer is not {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 use crate::{
     failure::{Exit, Failure},
     place::Place,
+    secrets,
     settings::Settings,
 };
 use eventloom::{
@@ -188,6 +189,9 @@ pub(crate) fn place_of(options: &PgConnectOptions) -> String {
     let database = options.get_database().unwrap_or_else(|| options.get_username());
     match options.get_socket() {
         Some(socket) => format!("{}/{database}", socket.display()),
+        None if options.get_host().contains(':') => {
+            format!("[{}]:{}/{database}", options.get_host(), options.get_port())
+        }
         None => format!("{}:{}/{database}", options.get_host(), options.get_port()),
     }
 }
@@ -218,12 +222,14 @@ fn explain(error: &sqlx::Error) -> (String, &'static str) {
 pub(crate) fn must_exist(path: &Path, settings: &Settings) -> Result<(), Failure> {
     match path.try_exists() {
         Ok(true) => Ok(()),
-        Ok(false) => Err(
-            Failure::new(format!("there is no database {}", path.display())).next(format!(
-                "check the path, or make it with `{}`",
-                settings.command("migrate")
-            )),
-        ),
+        Ok(false) => Err(Failure::new(format!(
+            "there is no database {}",
+            secrets::of_store(&path.to_string_lossy())
+        ))
+        .next(format!(
+            "check the path, or make it with `{}`",
+            settings.command("migrate")
+        ))),
         Err(error) => Err(Failure::new(format!(
             "cannot look for the database {}: {error}",
             path.display()

@@ -30,7 +30,7 @@ impl Output {
     /// Writes one value as a line of JSON.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Failure> {
         let line = serde_json::to_string(value).map_err(|error| Failure::new(format!("cannot write JSON: {error}")))?;
-        self.line(&line)
+        self.line(&escaped(&line))
     }
 
     /// Empties the screen, where there is one, so that what is shown is the newest alone.
@@ -81,6 +81,20 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped.collect())
 }
 
+/// JSON with nothing in it that a terminal would obey. What JSON allows of that stands in its texts alone, where an escape
+/// says the same; below the blank it allows tabs and line ends between its parts.
+fn escaped(json: &str) -> Cow<'_, str> {
+    let is_to_go = |c: char| c > ' ' && is_unsafe(c);
+    if !json.chars().any(is_to_go) {
+        return Cow::Borrowed(json);
+    }
+    let each = json.chars().map(|c| match is_to_go(c) {
+        true => format!("\\u{:04x}", u32::from(c)),
+        false => c.to_string(),
+    });
+    Cow::Owned(each.collect())
+}
+
 /// Control characters, and those that turn the direction of writing.
 fn is_unsafe(c: char) -> bool {
     c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
@@ -103,6 +117,10 @@ mod tests {
     fn text_of_others() {
         assert_eq!(plain("a\nb\u{1b}[2Jc"), "a b\\u{1b}[2Jc");
         assert_eq!(plain("größe ✓"), "größe ✓");
+        assert_eq!(
+            escaped("{\"ö\":\t\"\u{9b}2J\u{202e}\"}"),
+            "{\"ö\":\t\"\\u009b2J\\u202e\"}"
+        );
         assert_eq!(
             (shortened("abcd", 4), shortened("abcde", 4)),
             ("abcd".into(), "abc…".into())

@@ -113,7 +113,15 @@ fn postgres(text: &str) -> Result<Place, Failure> {
     }
     check_parameters(rest)?;
     // The driver's message is about the text, and quotes none of it.
-    let options = PgConnectOptions::from_str(text).map_err(|error| wrong(why(&error)))?;
+    let mut options = PgConnectOptions::from_str(text).map_err(|error| wrong(why(&error)))?;
+    // The driver looks an IPv6 address up as a name, with the brackets that a URL needs.
+    let address = options
+        .get_host()
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'));
+    if let Some(address) = address.map(str::to_owned) {
+        options = options.host(&address);
+    }
     Ok(Place::Postgres(Box::new(options)))
 }
 
@@ -181,6 +189,10 @@ mod tests {
         ] {
             assert!(matches!(parse(text), Ok(Place::Postgres(_))), "{text}");
         }
+        let Ok(Place::Postgres(options)) = parse("postgres://u@[::1]:5433/db") else {
+            panic!("an address of IPv6 is one");
+        };
+        assert_eq!((options.get_host(), options.get_port()), ("::1", 5433));
         for text in [
             "host=db user=u password=p",
             "mysql://host/db",

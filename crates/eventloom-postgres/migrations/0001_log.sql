@@ -213,16 +213,20 @@ BEGIN
     in_flight := lowest_mark IS NOT NULL;
 END $$;
 
--- Asks writers to notify for the next second, then says whether it is safe to sleep: 0 yes, 1 rows are there, 2 a writer is
+-- Asks writers to notify for a while, then says whether it is safe to sleep: 0 yes, 1 rows are there, 2 a writer is
 -- in flight. Nobody takes the request back, so several readers share it and it dies with the last of them. No commit is
 -- slept through: a writer that locks after (2) above looks at the request after it was made; one that locked before is seen
 -- in flight, or has ended and its rows are seen; and one that did all of it in between has moved the last value.
-CREATE FUNCTION eventloom.outbox_doze(seen bigint) RETURNS int
+CREATE FUNCTION eventloom.outbox_doze(seen bigint, milliseconds int DEFAULT 1000) RETURNS int
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     state record;
 BEGIN
-    PERFORM setval('eventloom.outbox_asleep'::regclass, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + 1000);
+    -- Never back: somebody else may have asked for longer. One at a time, or the lesser of two could come last.
+    PERFORM pg_advisory_xact_lock(29800, 'eventloom.outbox_asleep'::regclass::oid::int);
+    PERFORM setval('eventloom.outbox_asleep'::regclass,
+        greatest((extract(epoch FROM clock_timestamp()) * 1000)::bigint + least(greatest(milliseconds, 0), 60000),
+                 pg_sequence_last_value('eventloom.outbox_asleep'::regclass)));
     state := eventloom.outbox_horizon();
     IF EXISTS (SELECT FROM eventloom.outbox WHERE position > seen AND position <= state.horizon) THEN
         RETURN 1;
@@ -287,4 +291,4 @@ BEGIN
     RETURN CASE WHEN FOUND THEN probe.position - 1 ELSE state.horizon END;
 END $$;
 
-REVOKE EXECUTE ON FUNCTION eventloom.outbox_doze(bigint) FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION eventloom.outbox_doze(bigint, int) FROM PUBLIC;

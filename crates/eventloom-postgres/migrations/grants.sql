@@ -26,7 +26,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE
     ON eventloom.readers, eventloom.members, eventloom.cursors, eventloom.inbox, eventloom.attempts,
        eventloom.held_keys, eventloom.held, eventloom.relays, eventloom.relayed
     TO eventloom_reader;
-GRANT EXECUTE ON FUNCTION eventloom.outbox_doze(bigint) TO eventloom_reader;
+GRANT EXECUTE ON FUNCTION eventloom.outbox_doze(bigint, int) TO eventloom_reader;
 
 -- An operator does what a reader does, and sees whose transaction holds the log back.
 GRANT eventloom_reader TO eventloom_operator;

@@ -1,9 +1,12 @@
 //! The connection that is kept for renewals of leases: whoever fills the pool must not cost an instance its lanes.
 
-use crate::error::while_doing;
-use eventloom_core::{StoreError, StoreErrorKind};
+use crate::{error::while_doing, leases::arrays, prune::micros, store::Postgres};
+use eventloom_core::{
+    ConsumerName, OffsetDateTime, OwnerId, StoreError, StoreErrorKind, faults,
+    ports::{Cursor, Store as _, Tenure},
+};
 use sqlx::{
-    AssertSqlSafe, PgConnection, PgPool, SqlSafeStr,
+    AssertSqlSafe, PgConnection, PgPool, Row, SqlSafeStr,
     pool::PoolConnection,
     postgres::{PgTransactionManager, Postgres as Driver},
 };
@@ -11,6 +14,7 @@ use sqlx_core::transaction::TransactionManager;
 use std::{
     ops::{Deref, DerefMut},
     sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
 };
 use tokio::sync::{Mutex as TurnMutex, OwnedMutexGuard};
 
@@ -32,6 +36,12 @@ impl Renewals {
         })
     }
 
+    /// The slot, when its turn has come; `None` where nothing is kept.
+    async fn slot(&self) -> Option<OwnedMutexGuard<Option<PoolConnection<Driver>>>> {
+        let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade()?;
+        Some(slot.lock_owned().await)
+    }
+
     /// Begins a transaction on the kept connection; `None` where none is kept.
     ///
     /// The connection is given back by [`Renewal::commit`] alone. Whatever else happens, also that the future is dropped,
@@ -42,9 +52,9 @@ impl Renewals {
         statement: &str,
         doing: &'static str,
     ) -> Result<Option<Renewal>, StoreError> {
-        let slot = self.0.lock().unwrap_or_else(PoisonError::into_inner).upgrade();
-        let Some(slot) = slot else { return Ok(None) };
-        let mut slot = slot.lock_owned().await;
+        let Some(mut slot) = self.slot().await else {
+            return Ok(None);
+        };
         loop {
             let kept = slot.take();
             let was_kept = kept.is_some();
@@ -61,6 +71,69 @@ impl Renewals {
                 Err(error) => return Err(while_doing(doing)(error)),
             }
         }
+    }
+}
+
+/// The usual case in one statement: the lease is good, everything that is believed to be owned is owned, nobody has expired,
+/// and no lane is free that this instance should take. Nothing comes back otherwise, and the long way follows, in which the
+/// renewal of this one is repeated. Only the own row is written, and it is waited for by nobody but this instance.
+const QUIET: &str = "
+WITH renewed AS (UPDATE eventloom.members m
+                    SET lease_until = coalesce($3, clock_timestamp()) + $4 * interval '1 microsecond'
+                  WHERE reader = $1 AND owner = $2 AND lease_until > coalesce($3, clock_timestamp()) RETURNING m.owner),
+     others AS (SELECT count(*) AS members,
+                       count(*) FILTER (WHERE owner <> $2 AND lease_until <= coalesce($3, clock_timestamp())) AS expired
+                  FROM eventloom.members WHERE reader = $1),
+     lanes AS (SELECT count(*) FILTER (WHERE c.owner = $2) AS owned,
+                      count(*) FILTER (WHERE c.owner = $2 AND h.epoch = c.epoch) AS held,
+                      count(*) FILTER (WHERE c.owner IS NULL OR m.owner IS NULL) AS free, count(*) AS lanes
+                 FROM eventloom.cursors c
+                 LEFT JOIN unnest($5::smallint[], $6::bigint[]) h (lane, epoch) ON h.lane = c.lane
+                 LEFT JOIN eventloom.members m ON m.reader = c.reader AND m.owner = c.owner
+                WHERE c.reader = $1)
+SELECT r.paused, o.members
+  FROM eventloom.readers r, renewed, others o, lanes l
+ WHERE r.name = $1 AND o.expired = 0 AND l.held = l.owned AND l.owned = cardinality($5)
+   AND (l.free = 0 OR l.owned >= ceil(l.lanes::float8 / o.members))";
+impl Postgres {
+    /// Renews in one statement and no transaction around it, where nothing else is to be done; `None`: the long way.
+    pub(crate) async fn keep_quietly(
+        &self,
+        reader: &ConsumerName,
+        owner: &OwnerId,
+        lease: Duration,
+        held: &[Cursor],
+        now: Option<OffsetDateTime>,
+    ) -> Result<Option<Tenure>, StoreError> {
+        // Behind a pooler a statement needs a transaction around it.
+        if held.is_empty() || self.is_pooled() || faults::defect("lease_renewed_without_epoch") {
+            return Ok(None);
+        }
+        let Some(mut slot) = self.renewals().slot().await else {
+            return Ok(None);
+        };
+        // A connection that is lost or silent is closed with it: the next call takes another one.
+        let Some(mut connection) = slot.take() else {
+            return Ok(None);
+        };
+        connection.close_on_drop();
+        let (lanes, epochs) = arrays(held);
+        let query = self.query(QUIET).bind(reader.as_str()).bind(owner.as_str()).bind(now);
+        let query = query.bind(micros(lease)).bind(lanes).bind(epochs);
+        let Ok(row) = query.fetch_optional(&mut *connection).await else {
+            return Ok(None);
+        };
+        *slot = Some(connection);
+        let Some(row) = row else { return Ok(None) };
+        let doing = while_doing("keeping the lease");
+        let members = row.try_get::<i64, _>(1).map_err(&doing)?.max(1) as usize;
+        Ok(Some(Tenure {
+            owned: held.to_vec(),
+            share: usize::from(self.lanes().get()).div_ceil(members),
+            members,
+            paused: row.try_get(0).map_err(doing)?,
+            ..Tenure::default()
+        }))
     }
 }
 

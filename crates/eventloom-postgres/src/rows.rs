@@ -5,12 +5,14 @@ use eventloom_core::{
     ConsumerName, Envelope, Headers, Lane, OffsetDateTime, OwnerId, Payload, Position, Recorded,
     ports::{HeldState, NewHeld},
 };
+use serde_json::value::RawValue;
 use sqlx::{
     PgConnection, Row, ValueRef,
     error::BoxDynError,
     postgres::{PgArguments, PgRow},
     query::Query,
 };
+use std::collections::HashMap;
 
 /// Number of columns that [`recorded`] reads, in this order: position, lane, id (as text), topic, type, key, source,
 /// subject, time, data, data_bytes, datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent,
@@ -191,14 +193,13 @@ fn headers_from(json: &str) -> Headers {
     if let Ok(headers) = serde_json::from_str(json) {
         return headers;
     }
-    let Ok(serde_json::Value::Object(values)) = serde_json::from_str(json) else {
-        return Headers::new();
-    };
-    let text = |value: serde_json::Value| match value {
-        serde_json::Value::String(text) => text,
-        other => other.to_string(),
-    };
-    values.into_iter().map(|(name, value)| (name, text(value))).collect()
+    // Raw: a number that no program can hold must not cost the headers beside it.
+    let values: HashMap<String, Box<RawValue>> = serde_json::from_str(json).unwrap_or_default();
+    let texts = values.into_iter().map(|(name, value)| {
+        let text = serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned());
+        (name, text)
+    });
+    texts.collect()
 }
 
 #[cfg(test)]
@@ -213,6 +214,7 @@ mod tests {
                 r#"{"a": 1, "b": "c", "d": null}"#,
                 vec![("a", "1"), ("b", "c"), ("d", "null")],
             ),
+            (r#"{"a": 1e400, "b": "c"}"#, vec![("a", "1e400"), ("b", "c")]),
             ("[]", vec![]),
             ("nonsense", vec![]),
         ];

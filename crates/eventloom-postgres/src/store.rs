@@ -279,6 +279,9 @@ fn place(pool: &PgPool) -> String {
     let database = options.get_database().unwrap_or_else(|| options.get_username());
     match options.get_socket() {
         Some(socket) => format!("{}/{database}", socket.display()),
+        None if options.get_host().contains(':') => {
+            format!("[{}]:{}/{database}", options.get_host(), options.get_port())
+        }
         None => format!("{}:{}/{database}", options.get_host(), options.get_port()),
     }
 }

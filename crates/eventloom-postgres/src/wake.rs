@@ -18,7 +18,7 @@ use std::{
     pin::pin,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::Poll,
     time::Duration,
@@ -28,8 +28,10 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-/// A request to notify holds for a second (`outbox_doze`) and is renewed at half.
-const RENEWAL: Duration = Duration::from_millis(500);
+/// How long a request to notify holds (`outbox_doze`): it is renewed at half, and grows while nothing comes. A long one costs
+/// nothing while nobody writes; after a wake-up, writers go on notifying until it is over.
+const REQUEST_FIRST: Duration = Duration::from_secs(1);
+const REQUEST_DOUBLINGS_MAX: u32 = 4;
 /// Between looks while a writer is in flight: from 2 to 32 ms. It may have begun before anybody asked to be notified.
 const IN_FLIGHT_MIN: Duration = Duration::from_millis(2);
 const IN_FLIGHT_MAX: Duration = Duration::from_millis(32);
@@ -41,7 +43,7 @@ const LISTENER_RETRY: Duration = Duration::from_secs(10);
 /// How long connecting may take. Until then the reader polls.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-const DOZE: &str = "SELECT eventloom.outbox_doze($1)";
+const DOZE: &str = "SELECT eventloom.outbox_doze($1, $2)";
 
 /// What a look before sleeping found.
 #[derive(Debug, PartialEq)]
@@ -63,6 +65,8 @@ pub(crate) struct Wake {
     /// Counts what was heard.
     heard: watch::Sender<u64>,
     pace: Mutex<Pace>,
+    /// How often in a row a sleep was disturbed by nothing.
+    undisturbed: AtomicU32,
 }
 
 #[derive(Default)]
@@ -98,6 +102,7 @@ impl Wake {
             listening: AtomicBool::new(false),
             heard: watch::Sender::new(0),
             pace: Mutex::default(),
+            undisturbed: AtomicU32::new(0),
         }
     }
 
@@ -112,9 +117,15 @@ impl Wake {
             // Whoever listens must do so before the look: what is committed after it must be heard.
             let listening = self.listen(channel).await;
             heard.mark_unchanged();
-            match look(store, seen).await? {
-                Look::Rows => return Ok(()),
+            let doublings = self.undisturbed.load(Ordering::Relaxed).min(REQUEST_DOUBLINGS_MAX);
+            let request = REQUEST_FIRST * (1 << doublings);
+            match look(store, seen, request).await? {
+                Look::Rows => {
+                    self.undisturbed.store(0, Ordering::Relaxed);
+                    return Ok(());
+                }
                 Look::InFlight => {
+                    self.undisturbed.store(0, Ordering::Relaxed);
                     self.pause(seen, IN_FLIGHT_MIN, IN_FLIGHT_MAX, until).await;
                     return Ok(());
                 }
@@ -124,8 +135,13 @@ impl Wake {
                 }
                 Look::Nothing => {}
             }
-            let renewal = Instant::now() + RENEWAL;
-            if self.hear(&mut heard, until.min(renewal)).await || until <= renewal {
+            let renewal = Instant::now() + request / 2;
+            if self.hear(&mut heard, until.min(renewal)).await {
+                self.undisturbed.store(0, Ordering::Relaxed);
+                return Ok(());
+            }
+            self.undisturbed.fetch_add(1, Ordering::Relaxed);
+            if until <= renewal {
                 return Ok(());
             }
         }
@@ -251,13 +267,14 @@ fn lost() -> sqlx::Error {
     sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into())
 }
 
-async fn look(store: &Postgres, seen: Position) -> Result<Look, StoreError> {
+async fn look(store: &Postgres, seen: Position, request: Duration) -> Result<Look, StoreError> {
     let doing = while_doing("dozing beside the log");
     // The request is a sequence's value and in force at once.
     let mut tx = store.own_unflushed("dozing beside the log").await?;
     let row = store
         .query(DOZE)
         .bind(seen.0)
+        .bind(i32::try_from(request.as_millis()).unwrap_or(i32::MAX))
         .fetch_one(&mut *tx)
         .await
         .map_err(&doing)?;

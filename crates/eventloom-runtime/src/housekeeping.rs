@@ -54,62 +54,115 @@ pub(crate) struct Keep {
     pub(crate) once: Option<Duration>,
 }
 
+/// When something is looked at next: soon where there was something to do, later and later where there was nothing, since an
+/// idle process is to ask its database for next to nothing.
+struct Turn {
+    rounds_left: u32,
+    rounds: u32,
+}
+
+impl Turn {
+    const ROUNDS_MAX: u32 = 8;
+
+    fn first() -> Self {
+        Turn {
+            rounds_left: 1,
+            rounds: 1,
+        }
+    }
+
+    fn has_come(&mut self) -> bool {
+        self.rounds_left -= 1;
+        self.rounds_left == 0
+    }
+
+    /// After the turn.
+    fn done(&mut self, rows: u64) {
+        self.rounds = match rows {
+            0 => (self.rounds * 2).min(Self::ROUNDS_MAX),
+            _ => 1,
+        };
+        self.rounds_left = self.rounds;
+    }
+}
+
 /// Prunes the log, the inboxes and the keys of requests in bounded steps; runs until the process stops.
 pub(crate) async fn prune<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<Group<S>>>, keep: Keep) {
+    let (mut once, mut log) = (Turn::first(), Turn::first());
+    let mut inboxes: Vec<Turn> = groups.iter().map(|_| Turn::first()).collect();
     while pause(&process, PRUNE_EVERY).await {
         if let Some(window) = keep.once
-            && let Err(error) = forget_once(&process, window).await
+            && once.has_come()
         {
-            tracing::warn!(error = %chain(&error), "keys of requests were not pruned");
+            once.done(told(
+                "keys of requests were not pruned",
+                forget_once(&process, window).await,
+            ));
         }
         if let Some(keep) = keep.log
-            && let Err(error) = prune_log(&process, keep).await
+            && log.has_come()
         {
-            tracing::warn!(error = %chain(&error), "the log was not pruned");
+            log.done(told("the log was not pruned", prune_log(&process, keep).await));
         }
-        for group in &groups {
-            if let Err(error) = forget_handled(group).await {
-                tracing::warn!(consumer = %group.name(), error = %chain(&error), "the inbox was not pruned");
+        let inboxes = groups
+            .iter()
+            .zip(&mut inboxes)
+            .filter(|(group, _)| group.settings.inbox);
+        for (group, turn) in inboxes {
+            if turn.has_come() {
+                turn.done(told("the inbox was not pruned", forget_handled(group).await));
             }
         }
     }
 }
 
-async fn prune_log<S: Backend>(process: &Process<S>, keep: Duration) -> Result<(), StoreError> {
+/// Rows that are gone; trouble is told, and tried again soon.
+fn told(what: &str, pruned: Result<u64, StoreError>) -> u64 {
+    pruned.unwrap_or_else(|error| {
+        tracing::warn!(error = %chain(&error), "{what}");
+        1
+    })
+}
+
+async fn prune_log<S: Backend>(process: &Process<S>, keep: Duration) -> Result<u64, StoreError> {
+    let mut rows = 0;
     while !process.stopping.is_cancelled() {
         let pruned = process.store.prune(keep, ROWS_MAX, process.clock.bind()).await?;
+        rows += pruned.rows;
         if !pruned.more {
             break;
         }
     }
-    Ok(())
+    Ok(rows)
 }
 
-async fn forget_once<S: Backend>(process: &Process<S>, window: Duration) -> Result<(), StoreError> {
+async fn forget_once<S: Backend>(process: &Process<S>, window: Duration) -> Result<u64, StoreError> {
+    let mut all = 0;
     while !process.stopping.is_cancelled() {
-        let rows = process
-            .store
-            .forget_once(window, ROWS_MAX, process.clock.bind())
-            .await?;
+        let now = process.clock.bind();
+        let rows = process.store.forget_once(window, ROWS_MAX, now).await?;
+        all += rows;
         if rows < u64::from(ROWS_MAX) {
             break;
         }
     }
-    Ok(())
+    Ok(all)
 }
 
-async fn forget_handled<S: Backend>(group: &Group<S>) -> Result<(), StoreError> {
+async fn forget_handled<S: Backend>(group: &Group<S>) -> Result<u64, StoreError> {
+    let mut all = 0;
     while !group.is_stopping() {
         let window = group.settings.inbox_window;
-        let rows = group
+        let forget = group
             .store()
-            .forget_handled(group.name(), window, ROWS_MAX, group.now())
-            .await?;
+            .forget_handled(group.name(), window, ROWS_MAX, group.now());
+        let rows = forget.await?;
+        all += rows;
         if rows < u64::from(ROWS_MAX) {
             break;
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 /// `false`: the process stops.

@@ -4,8 +4,9 @@
 //! repaired or handed on as bytes, and what cannot be is left out.
 
 use eventloom_core::{Envelope, Headers, Lane, LaneCount, OffsetDateTime, Payload, Position, Recorded, Uuid};
+use serde_json::value::RawValue;
 use sqlx::{Row, sqlite::SqliteRow};
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 /// Microseconds since 1970 by the bound parameter, or by the database's clock where it is NULL.
 ///
@@ -141,10 +142,11 @@ fn payload(row: &SqliteRow, column: usize) -> Result<Option<Payload>, sqlx::Erro
 /// The headers of an object of strings; other values as their JSON.
 fn headers_of(text: Option<String>) -> Headers {
     let Some(text) = text else { return Headers::new() };
-    let values: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&text).unwrap_or_default();
-    let texts = values.into_iter().map(|(name, value)| match value {
-        serde_json::Value::String(text) => (name, text),
-        other => (name, other.to_string()),
+    // Raw: a number that no program can hold must not cost the headers beside it.
+    let values: HashMap<String, Box<RawValue>> = serde_json::from_str(&text).unwrap_or_default();
+    let texts = values.into_iter().map(|(name, value)| {
+        let text = serde_json::from_str(value.get()).unwrap_or_else(|_| value.get().to_owned());
+        (name, text)
     });
     texts.collect()
 }
@@ -207,6 +209,8 @@ mod tests {
         assert_eq!(headers["a"], "x");
         assert_eq!(headers["b"], "1");
         assert_eq!(headers["c"], r#"{"d":true}"#);
+        let headers = headers_of(Some(r#"{"a":"x","b":1e400}"#.to_owned()));
+        assert_eq!((&*headers["a"], &*headers["b"]), ("x", "1e400"));
         assert!(headers_of(Some("[]".to_owned())).is_empty() && headers_of(None).is_empty());
     }
 

@@ -35,6 +35,12 @@ const WAL_BYTES_KEPT: &str = "67108864";
 const STATEMENTS_KEPT: usize = 256;
 const CONNECTIONS_MAX: u32 = 8;
 
+/// Whether the write connection is as it was opened. Handlers run on it, and what one leaves behind would be everybody's:
+/// that nothing may be written, that nobody else may read, or a table that stands before ours.
+const IS_AS_IT_WAS: &str = "SELECT (SELECT query_only FROM pragma_query_only) = 0 \
+     AND (SELECT locking_mode FROM pragma_locking_mode) = 'normal' \
+     AND NOT EXISTS (SELECT 1 FROM sqlite_temp_schema WHERE name LIKE 'eventloom%')";
+
 /// Names of the tables. There is one set in a file, with the prefix `eventloom_`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -386,8 +392,8 @@ fn writer_options(may_commit: &Arc<AtomicBool>, rolled_back: &Arc<AtomicBool>) -
             Box::pin(async move {
                 // After the rollback that a drop has queued. A depth that is left then is an error of counting: the
                 // transaction had ended by itself. Such a connection is replaced.
-                connection.ping().await?;
-                Ok(!connection.is_in_transaction())
+                let as_it_was = sqlx::query_scalar(IS_AS_IT_WAS).fetch_one(&mut *connection).await?;
+                Ok(as_it_was && !connection.is_in_transaction())
             })
         })
 }

@@ -8,7 +8,7 @@ use sqlx::{
 use std::{path::PathBuf, str::FromStr};
 
 /// Where the tables are.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Database {
     /// A file of SQLite.
     Sqlite(PathBuf),
@@ -133,8 +133,21 @@ fn in_the_servers_words(error: &sqlx::Error) -> String {
 }
 
 impl Books {
-    /// Reads all tables.
-    pub async fn read(database: &Database) -> Result<Self, BooksError> {
+    /// Reads all tables: the run and its orders from one database, what the groups made of them from `effects`.
+    pub async fn read(database: &Database, effects: &Database) -> Result<Self, BooksError> {
+        let shop = Books::of(database).await?;
+        if database == effects {
+            return Ok(shop);
+        }
+        let effects = Books::of(effects).await?;
+        Ok(Books {
+            run: shop.run,
+            orders: shop.orders,
+            ..effects
+        })
+    }
+
+    async fn of(database: &Database) -> Result<Self, BooksError> {
         let place = database.place();
         let open = |why| BooksError::Open {
             place: place.clone(),

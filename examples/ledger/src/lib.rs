@@ -51,12 +51,18 @@ pub enum LedgerError {
     },
 }
 
-/// Reads tables and mail of the run in `folder` and holds them against the input.
+/// Reads tables and mail of the run in `folder` and holds them against the input. `effects` is the database whose log the
+/// groups followed: the same one, unless the run had a broker.
 ///
 /// # Errors
 /// When something cannot be read. What does not balance is no error but a ledger that is not clean.
-pub async fn examine(database: &Database, folder: &Path, input: &Input) -> Result<Ledger, LedgerError> {
-    let books = Books::read(database).await?;
+pub async fn examine(
+    database: &Database,
+    effects: &Database,
+    folder: &Path,
+    input: &Input,
+) -> Result<Ledger, LedgerError> {
+    let books = Books::read(database, effects).await?;
     if books.run.input_sha256 != input.sha256 {
         return Err(LedgerError::OtherInput {
             placed: books.run.input_name,

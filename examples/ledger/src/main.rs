@@ -21,6 +21,9 @@ struct Arguments {
     /// A postgres:// URL when the run was on Postgres; the SQLite file in the data folder otherwise.
     #[arg(long, value_name = "URL", env = "ORDERS_STORE", hide_env_values = true)]
     store: Option<String>,
+    /// The --broker of the run, when it had one.
+    #[arg(long, value_name = "URL", env = "ORDERS_BROKER", hide_env_values = true)]
+    broker: Option<String>,
     /// The input when another one than the carried CDNOW file was placed.
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
@@ -54,7 +57,12 @@ async fn run(arguments: Arguments) -> anyhow::Result<bool> {
         Some(url) => Database::Postgres(url),
         None => Database::Sqlite(arguments.data.join(DATABASE_FILE)),
     };
-    let ledger = examine(&database, &arguments.data, &input).await?;
+    let effects = match arguments.broker {
+        Some(url) if url.starts_with("postgres") => Database::Postgres(url),
+        Some(path) => Database::Sqlite(path.strip_prefix("sqlite://").unwrap_or(&path).into()),
+        None => database.clone(),
+    };
+    let ledger = examine(&database, &effects, &arguments.data, &input).await?;
     print(&ledger, &mut std::io::stdout().lock())?;
     Ok(ledger.is_clean())
 }

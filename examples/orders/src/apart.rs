@@ -1,4 +1,4 @@
-//! Everything in processes of its own: two placers and two instances of each group, killed and started again.
+//! Everything in processes of its own: two placers and two instances of each group (and of the relay), killed and started again.
 
 use crate::{
     arguments::{Arguments, Role},
@@ -43,9 +43,9 @@ struct Worker {
 }
 
 /// Runs until everything is placed and handled, killing on the way.
-pub(crate) async fn run<S: Shop>(run: &Run<S>, kills: u32) -> anyhow::Result<Outcome> {
+pub(crate) async fn run<S: Shop, B: Shop>(run: &Run<S, B>, kills: u32) -> anyhow::Result<Outcome> {
     let stop = Stop::on_signals()?;
-    let mut workers = workers();
+    let mut workers = workers(run.relays);
     let mut board = Board::of(run);
     // At random places on the way, so that some hit the first steps and some the last.
     let mut at: Vec<f64> = (0..kills).map(|_| 0.97 * fastrand::f64()).collect();
@@ -67,7 +67,7 @@ pub(crate) async fn run<S: Shop>(run: &Run<S>, kills: u32) -> anyhow::Result<Out
                 run.folder.log_file().display()
             );
         }
-        board.look(&run.shop).await;
+        board.look(run).await;
         while at.last().is_some_and(|place| *place <= board.fraction()) {
             let Some(kind) = kill_one(&mut workers, &board) else {
                 break;
@@ -75,7 +75,7 @@ pub(crate) async fn run<S: Shop>(run: &Run<S>, kills: u32) -> anyhow::Result<Out
             at.pop();
             *killed.entry(kind).or_insert(0) += 1;
         }
-        if board.all_done(&run.shop).await {
+        if board.all_done(run).await {
             break End::Done;
         }
         if let Some(why) = board.stalled() {
@@ -83,7 +83,7 @@ pub(crate) async fn run<S: Shop>(run: &Run<S>, kills: u32) -> anyhow::Result<Out
         }
     };
     drain(workers).await;
-    board.look(&run.shop).await;
+    board.look(run).await;
     Ok(Outcome {
         end,
         rates: board.close(),
@@ -91,11 +91,12 @@ pub(crate) async fn run<S: Shop>(run: &Run<S>, kills: u32) -> anyhow::Result<Out
     })
 }
 
-fn workers() -> Vec<Worker> {
+fn workers(relays: bool) -> Vec<Worker> {
     let placers = (0..PLACERS).map(|part| Role::Place { part, parts: PLACERS });
     let consumers = Group::ALL
         .into_iter()
         .flat_map(|group| vec![Role::Consume { group }; INSTANCES]);
+    let relays = std::iter::repeat_n(Role::Relay, if relays { INSTANCES } else { 0 });
     let worker = |role| Worker {
         role,
         child: None,
@@ -103,7 +104,7 @@ fn workers() -> Vec<Worker> {
         back_at: Instant::now(),
         done: false,
     };
-    placers.chain(consumers).map(worker).collect()
+    placers.chain(relays).chain(consumers).map(worker).collect()
 }
 
 impl Role {
@@ -111,6 +112,7 @@ impl Role {
     fn kind(&self) -> &'static str {
         match self {
             Role::Place { .. } => "placed",
+            Role::Relay => "relay",
             Role::Consume { group } => group.name(),
         }
     }
@@ -118,7 +120,7 @@ impl Role {
 
 impl Worker {
     /// Notices its end, and starts it when it is time. Returns 1 when it has ended by itself.
-    fn see_to<S: Shop>(&mut self, run: &Run<S>) -> anyhow::Result<u32> {
+    fn see_to<S: Shop, B: Shop>(&mut self, run: &Run<S, B>) -> anyhow::Result<u32> {
         let mut failures = 0;
         if let Some(child) = &mut self.child
             && let Some(status) = child.try_wait()?
@@ -148,7 +150,7 @@ impl Worker {
     }
 }
 
-fn spawn<S: Shop>(run: &Run<S>, role: &Role) -> anyhow::Result<Child> {
+fn spawn<S: Shop, B: Shop>(run: &Run<S, B>, role: &Role) -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("cannot find this program, to start it again as a child")?;
     let log = OpenOptions::new()
         .append(true)
@@ -159,6 +161,7 @@ fn spawn<S: Shop>(run: &Run<S>, role: &Role) -> anyhow::Result<Child> {
     command.args(arguments).envs(environment);
     match role {
         Role::Place { part, parts } => command.arg("place").args([part, parts].map(u64::to_string)),
+        Role::Relay => command.arg("relay"),
         Role::Consume { group } => command.arg("consume").arg(group.name()),
     };
     command
@@ -194,7 +197,13 @@ async fn drain(workers: Vec<Worker>) {
 }
 
 /// The body of one such process.
-pub(crate) async fn serve<S: Shop>(shop: S, arguments: &Arguments, folder: &Folder, role: &Role) -> anyhow::Result<()> {
+pub(crate) async fn serve<S: Shop, B: Shop>(
+    shop: S,
+    market: B,
+    arguments: &Arguments,
+    folder: &Folder,
+    role: &Role,
+) -> anyhow::Result<()> {
     let stop = Stop::on_signals()?;
     let run = shop
         .run()
@@ -220,8 +229,17 @@ pub(crate) async fn serve<S: Shop>(shop: S, arguments: &Arguments, folder: &Fold
             )
             .await?;
         }
+        Role::Relay => {
+            let service = consume::relay(shop, market, Some(LEASE)).start().await?;
+            tokio::select! {
+                () = stop.token().cancelled() => {}
+                (_, why) = service.alarmed() => bail!("{why}"),
+            }
+            consume::note_health(&service).await;
+            service.shutdown(DRAIN_WITHIN).await?;
+        }
         Role::Consume { group } => {
-            let service = consume::service(shop, &[group], &folder.path().join(run.mail_file), Some(LEASE))?;
+            let service = consume::service(market, &[group], &folder.path().join(run.mail_file), Some(LEASE))?;
             let service = service.start().await?;
             stop.token().cancelled().await;
             consume::note_health(&service).await;

@@ -10,6 +10,7 @@ Examples:
   cargo run --release -p orders                              on SQLite
   cargo run --release -p orders -- --kill 20                 processes, 20 killed
   cargo run --release -p orders -- --store postgres://postgres@localhost/shop
+  cargo run --release -p orders -- --broker other.db          by relay to another database
   cargo run -p orders-ledger -- --data target/orders         the ledger alone
 
 Exit codes:
@@ -41,6 +42,10 @@ pub(crate) struct Arguments {
     /// Without it: one SQLite file in the data folder.
     #[arg(long, value_name = "URL", env = "ORDERS_STORE", hide_env_values = true)]
     store: Option<String>,
+    /// A database of another service: a postgres:// URL or the path of a SQLite file. A relay hands the events over to it,
+    /// and the three groups follow its log and keep their tables there. Without it they follow the shop's own log.
+    #[arg(long, value_name = "URL", env = "ORDERS_BROKER", hide_env_values = true)]
+    broker: Option<String>,
     /// Folder for the SQLite file, the mailer's file and the log. On Postgres `target/orders-postgres` unless given.
     #[arg(
         long,
@@ -83,6 +88,9 @@ pub(crate) enum Role {
         /// Of how many.
         parts: u64,
     },
+    /// An instance of the relay.
+    #[command(hide = true)]
+    Relay,
     /// An instance of one consumer group.
     #[command(hide = true)]
     Consume {
@@ -108,8 +116,22 @@ impl Arguments {
         }
     }
 
-    /// The arguments of a child, but for its role. The URL may hold a password, so it goes by the environment.
-    pub(crate) fn of_child(&self) -> (Vec<std::ffi::OsString>, Option<(&'static str, String)>) {
+    /// The database whose log the groups follow, where it is another one than the shop's.
+    pub(crate) fn broker(&self) -> anyhow::Result<Option<Database>> {
+        let Some(text) = self.broker.as_deref() else {
+            return Ok(None);
+        };
+        let path = text.strip_prefix("sqlite://").unwrap_or(text);
+        match path.split_once("://") {
+            Some(("postgres" | "postgresql", _)) => Ok(Some(Database::Postgres(text.to_owned()))),
+            Some(_) => bail!("--broker takes postgres://user@host/database, sqlite://PATH or a path"),
+            None if path.is_empty() => bail!("--broker is empty; it takes postgres://user@host/database or a path"),
+            None => Ok(Some(Database::Sqlite(path.into()))),
+        }
+    }
+
+    /// The arguments of a child, but for its role. URLs may hold passwords, so they go by the environment.
+    pub(crate) fn of_child(&self) -> (Vec<std::ffi::OsString>, Vec<(&'static str, String)>) {
         let mut arguments = vec!["--data".into(), self.data.clone().into_os_string()];
         arguments.extend(["--batch".into(), self.batch.to_string().into()]);
         if let Some(input) = &self.input {
@@ -118,7 +140,11 @@ impl Arguments {
         if let Some(limit) = self.limit {
             arguments.extend(["--limit".into(), limit.to_string().into()]);
         }
-        (arguments, self.store.clone().map(|url| ("ORDERS_STORE", url)))
+        let variables = [("ORDERS_STORE", &self.store), ("ORDERS_BROKER", &self.broker)];
+        let variables = variables
+            .into_iter()
+            .filter_map(|(name, url)| Some((name, url.clone()?)));
+        (arguments, variables.collect())
     }
 }
 

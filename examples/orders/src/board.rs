@@ -1,9 +1,9 @@
 //! What the screen shows while it runs, and what can be known from the tables: how far everything is.
 
 use crate::{
-    consume::Group,
+    consume::{Group, RELAY},
     mail::MailCount,
-    run::Run,
+    run::{Run, standing_of},
     store::{Shop, Standing},
 };
 use eventloom::chain;
@@ -47,7 +47,7 @@ pub(crate) struct Rate {
 }
 
 impl Board {
-    pub(crate) fn of<S>(run: &Run<S>) -> Self {
+    pub(crate) fn of<S, B>(run: &Run<S, B>) -> Self {
         let purchases = run.purchases as u64;
         let now = Instant::now();
         Board {
@@ -66,8 +66,10 @@ impl Board {
     }
 
     /// Looks at the tables and at the mailer's file. A database that does not answer is looked at again.
-    pub(crate) async fn look<S: Shop>(&mut self, shop: &S) {
-        let standing = shop.standing().await.map_err(|error| chain(&error).to_string());
+    pub(crate) async fn look<S: Shop, B: Shop>(&mut self, run: &Run<S, B>) {
+        let standing = standing_of(&run.shop, &run.market)
+            .await
+            .map_err(|error| chain(&error).to_string());
         let looked = standing.and_then(|standing| {
             let mailed = self.mail.look().map_err(|error| chain(&error).to_string())?;
             Ok((standing, mailed))
@@ -109,20 +111,22 @@ impl Board {
 
     /// Whether nothing is left to do: everything is seen to be done, or all groups are at the end of the log although
     /// not every effect is there. Which ones are not is for the ledger to say.
-    pub(crate) async fn all_done<S: Shop>(&self, shop: &S) -> bool {
+    pub(crate) async fn all_done<S: Shop, B: Shop>(&self, run: &Run<S, B>) -> bool {
         if self.done.iter().all(Option::is_some) {
             return true;
         }
         let is_quiet = self.moved.elapsed() > QUIET_AFTER && self.done[0].is_some() && self.due == 0;
-        is_quiet && self.at_the_end(shop).await
+        is_quiet && self.at_the_end(run).await
     }
 
-    async fn at_the_end<S: Shop>(&self, shop: &S) -> bool {
-        let Ok(readers) = shop.readers(None).await else {
+    async fn at_the_end<S: Shop, B: Shop>(&self, run: &Run<S, B>) -> bool {
+        let (Ok(mut readers), Ok(relays)) = (run.market.readers(None).await, run.shop.readers(None).await) else {
             return false;
         };
-        let ours = readers.iter().filter(|reader| NAMES.contains(&reader.name.as_str()));
-        ours.clone().count() == Group::ALL.len() && ours.clone().all(|reader| reader.lag_messages == 0)
+        readers.retain(|reader| NAMES.contains(&reader.name.as_str()));
+        readers.extend(relays.into_iter().filter(|reader| run.relays && reader.name == RELAY));
+        readers.len() == Group::ALL.len() + usize::from(run.relays)
+            && readers.iter().all(|reader| reader.lag_messages == 0)
     }
 
     /// From 0 to 1, over all four.

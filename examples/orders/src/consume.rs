@@ -5,7 +5,7 @@ use crate::{
     mail::{MailError, Mailbox},
     store::{Shop, ShopError},
 };
-use eventloom::{Consumer, Context, EffectContext, EffectHandle, Eventloom, Service};
+use eventloom::{Consumer, Context, Database, EffectContext, EffectHandle, Eventloom, Relay, Service};
 use std::{path::Path, time::Duration};
 
 /// Orders that one transaction adds to the revenue at most.
@@ -65,6 +65,18 @@ pub(crate) async fn note_health<S: Shop>(service: &Service<S>) {
     for consumer in service.health().await.consumers {
         tracing::info!(?consumer, "before shutting down");
     }
+}
+
+/// The relay's name, among the readers of the shop's log.
+pub(crate) const RELAY: &str = "orders-relay";
+
+/// A service that hands the shop's events to another database.
+pub(crate) fn relay<S: Shop, B: Shop>(shop: S, market: B, lease: Option<Duration>) -> Eventloom<S> {
+    let relay = Relay::new(RELAY, Database::new(market)).topic(ORDERS);
+    Eventloom::new(shop).relay(match lease {
+        Some(lease) => relay.lease(lease),
+        None => relay,
+    })
 }
 
 /// A service with these groups.

@@ -84,19 +84,35 @@ async fn tell(arguments: Arguments) -> anyhow::Result<ExitCode> {
         folder.clear()?;
     }
     log_to(&folder)?;
+    let fresh = arguments.fresh;
     match &database {
-        Database::Sqlite(path) => {
-            let shop = sqlite::prepare(path).await?;
-            told(Run::begin(shop, arguments, folder).await?).await
+        Database::Sqlite(path) => beside(sqlite::prepare(path).await?, arguments, folder).await,
+        Database::Postgres(url) => beside(postgres::prepare(url, CONNECTIONS, fresh).await?, arguments, folder).await,
+    }
+}
+
+/// The same with the database that the groups follow: the shop's own, unless there is a broker.
+async fn beside<S: Shop>(shop: S, arguments: Arguments, folder: Folder) -> anyhow::Result<ExitCode> {
+    match arguments.broker()? {
+        None => {
+            let market = shop.clone();
+            told(Run::begin(shop, market, arguments, folder).await?).await
         }
-        Database::Postgres(url) => {
-            let shop = postgres::prepare(url, CONNECTIONS, arguments.fresh).await?;
-            told(Run::begin(shop, arguments, folder).await?).await
+        Some(Database::Sqlite(path)) => {
+            if arguments.fresh {
+                sqlite::remove(&path)?;
+            }
+            let market = sqlite::prepare(&path).await?;
+            told(Run::begin(shop, market, arguments, folder).await?).await
+        }
+        Some(Database::Postgres(url)) => {
+            let market = postgres::prepare(&url, CONNECTIONS, arguments.fresh).await?;
+            told(Run::begin(shop, market, arguments, folder).await?).await
         }
     }
 }
 
-async fn told<S: Shop>(run: Run<S>) -> anyhow::Result<ExitCode> {
+async fn told<S: Shop, B: Shop>(run: Run<S, B>) -> anyhow::Result<ExitCode> {
     let outcome = match run.kills {
         Some(kills) => apart::run(&run, kills).await?,
         None => together::run(&run).await?,
@@ -109,12 +125,23 @@ async fn serve(arguments: &Arguments, role: &Role) -> anyhow::Result<ExitCode> {
     let folder = Folder::of(arguments.folder());
     log_to(&folder)?;
     match arguments.database()? {
-        Database::Sqlite(path) => apart::serve(sqlite::open(&path).await?, arguments, &folder, role).await,
+        Database::Sqlite(path) => serve_beside(sqlite::open(&path).await?, arguments, &folder, role).await,
         Database::Postgres(url) => {
-            apart::serve(postgres::open(&url, CONNECTIONS_APART).await?, arguments, &folder, role).await
+            serve_beside(postgres::open(&url, CONNECTIONS_APART).await?, arguments, &folder, role).await
         }
     }?;
     Ok(ExitCode::SUCCESS)
+}
+
+async fn serve_beside<S: Shop>(shop: S, arguments: &Arguments, folder: &Folder, role: &Role) -> anyhow::Result<()> {
+    match arguments.broker()? {
+        None => apart::serve(shop.clone(), shop, arguments, folder, role).await,
+        Some(Database::Sqlite(path)) => apart::serve(shop, sqlite::open(&path).await?, arguments, folder, role).await,
+        Some(Database::Postgres(url)) => {
+            let market = postgres::open(&url, CONNECTIONS_APART).await?;
+            apart::serve(shop, market, arguments, folder, role).await
+        }
+    }
 }
 
 /// Traces go to a file, since the bars have the screen. `ORDERS_LOG=eventloom=debug` says more.

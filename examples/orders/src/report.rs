@@ -4,7 +4,7 @@ use crate::{
     board::Rate,
     consume::{Group, MAILS_IN_FLIGHT},
     mail::MailCount,
-    run::Run,
+    run::{Run, standing_of},
     store::Shop,
 };
 use orders_ledger::{Input, examine, grouped, print};
@@ -29,14 +29,14 @@ pub(crate) struct Outcome {
 }
 
 /// Prints it. The exit code says whether the ledger balances.
-pub(crate) async fn report<S: Shop>(run: &Run<S>, outcome: Outcome) -> anyhow::Result<ExitCode> {
+pub(crate) async fn report<S: Shop, B: Shop>(run: &Run<S, B>, outcome: Outcome) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     writeln!(out)?;
     rates(&outcome, &mut out)?;
     match &outcome.end {
         End::Done => {}
         End::Stopped(code) => {
-            let standing = run.shop.standing().await?;
+            let standing = standing_of(&run.shop, &run.market).await?;
             let mailed = MailCount::of(&run.mailbox).look()?;
             let done = [standing.placed, standing.totals, standing.revenue, mailed];
             let left = (run.purchases as u64).saturating_sub(done.into_iter().min().unwrap_or(0));
@@ -50,7 +50,7 @@ pub(crate) async fn report<S: Shop>(run: &Run<S>, outcome: Outcome) -> anyhow::R
         Some(path) => Input::read(path)?,
         None => Input::of_gzip(crate::input::CDNOW)?,
     };
-    let ledger = examine(&run.database, run.folder.path(), &input).await?;
+    let ledger = examine(&run.database, &run.effects, run.folder.path(), &input).await?;
     print(&ledger, &mut out)?;
     let again = ledger.mail_raw.saturating_sub(ledger.mail_distinct);
     let in_flight = u64::from(MAILS_IN_FLIGHT) * u64::from(mailers_killed(&outcome));

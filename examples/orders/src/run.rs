@@ -2,10 +2,10 @@
 
 use crate::{
     arguments::Arguments,
-    consume::Group,
+    consume::{Group, RELAY},
     input::Input,
     mail::MailCount,
-    store::{RunRow, Shop},
+    store::{RunRow, Shop, ShopError, Standing},
 };
 use anyhow::{Context, bail};
 use eventloom::{ConsumerName, ports::Start};
@@ -78,10 +78,16 @@ impl Folder {
 }
 
 /// Everything that one run needs.
-pub(crate) struct Run<S> {
+pub(crate) struct Run<S, B> {
     pub(crate) shop: S,
+    /// Where the groups follow the log: the shop itself, or the database that a relay hands its events to.
+    pub(crate) market: B,
+    /// The market is another database than the shop's.
+    pub(crate) relays: bool,
     pub(crate) arguments: Arguments,
     pub(crate) database: Database,
+    /// Where the market is.
+    pub(crate) effects: Database,
     pub(crate) folder: Folder,
     pub(crate) input: Input,
     /// How many of the purchases are to be placed.
@@ -92,25 +98,34 @@ pub(crate) struct Run<S> {
     pub(crate) is_new: bool,
 }
 
-impl<S: Shop> Run<S> {
+impl<S: Shop, B: Shop> Run<S, B> {
     /// Begins a run, or finds out where it stands, and says so.
-    pub(crate) async fn begin(shop: S, arguments: Arguments, folder: Folder) -> anyhow::Result<Self> {
+    pub(crate) async fn begin(shop: S, market: B, arguments: Arguments, folder: Folder) -> anyhow::Result<Self> {
         let input = Input::read(arguments.input.as_deref())?;
         let purchases = arguments.limit.unwrap_or(usize::MAX).min(input.purchases.len());
         let found = shop.run().await?;
-        let standing = shop.standing().await?;
+        let relays = shop.log_status().await?.identity != market.log_status().await?.identity;
+        let standing = standing_of(&shop, &market).await?;
         let row = match found {
             Some(row) => gone_on_with(row, &input, purchases, standing.placed)?,
-            None => begun(&shop, &input, purchases).await?,
+            None => begun(&shop, &market, &input, purchases).await?,
         };
         shop.save_run(&row).await?;
+        if relays {
+            // So that the ledger finds there what it is about.
+            market.save_run(&row).await?;
+        }
         let mailbox = folder.path().join(&row.mail_file);
         if standing.placed == 0 {
             // Nothing was placed before this point is passed, so no group begins too late. One that had begun stays
             // where it is.
             for group in Group::ALL {
-                shop.register(&ConsumerName::parse(group.name())?, Start::Latest, None)
+                market
+                    .register(&ConsumerName::parse(group.name())?, Start::Latest, None)
                     .await?;
+            }
+            if relays {
+                shop.register(&ConsumerName::parse(RELAY)?, Start::Latest, None).await?;
             }
             OpenOptions::new().create(true).append(true).open(&mailbox)?;
         }
@@ -123,6 +138,15 @@ impl<S: Shop> Run<S> {
         let database = arguments.database()?;
         let count = grouped(purchases as u64);
         writeln!(std::io::stdout(), "Store  {}", database.place())?;
+        let effects = arguments.broker()?.unwrap_or(database.clone());
+        match (arguments.broker()?.is_some(), relays) {
+            (true, true) => writeln!(std::io::stdout(), "Broker {}", effects.place())?,
+            (true, false) => writeln!(
+                std::io::stdout(),
+                "Broker the same database, so nothing needs to be relayed"
+            )?,
+            (false, _) => {}
+        }
         writeln!(std::io::stdout(), "Input  {}: {count} purchases", input.name)?;
         let groups = [standing.totals, standing.revenue, mailed];
         if standing.placed == purchases as u64 && groups.iter().all(|done| *done >= standing.placed) {
@@ -141,8 +165,11 @@ impl<S: Shop> Run<S> {
         let (kills, is_new) = (arguments.kill, standing.placed == 0);
         Ok(Run {
             shop,
+            market,
+            relays,
             arguments,
             database,
+            effects,
             folder,
             input,
             purchases,
@@ -172,11 +199,21 @@ fn gone_on_with(mut row: RunRow, input: &Input, purchases: usize, placed: u64) -
     Ok(row)
 }
 
-async fn begun<S: Shop>(shop: &S, input: &Input, purchases: usize) -> anyhow::Result<RunRow> {
-    let readers = shop.readers(None).await?;
+/// How far everything is: placed in the shop, handled in the market.
+pub(crate) async fn standing_of<S: Shop, B: Shop>(shop: &S, market: &B) -> Result<Standing, ShopError> {
+    let placed = Shop::standing(shop).await?.placed;
+    Ok(Standing {
+        placed,
+        ..Shop::standing(market).await?
+    })
+}
+
+async fn begun<S: Shop, B: Shop>(shop: &S, market: &B, input: &Input, purchases: usize) -> anyhow::Result<RunRow> {
+    let mut readers = shop.readers(None).await?;
+    readers.extend(market.readers(None).await?);
     if let Some(reader) = readers
         .iter()
-        .find(|reader| Group::ALL.iter().any(|group| group.name() == reader.name))
+        .find(|reader| reader.name == RELAY || Group::ALL.iter().any(|group| group.name() == reader.name))
     {
         bail!(
             "a consumer {:?} is registered at {} and no run of this example is; if it is left over from one, --fresh \

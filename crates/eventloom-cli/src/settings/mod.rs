@@ -161,7 +161,7 @@ fn again(flags: &StoreArguments) -> String {
     if let Some(store) = flags
         .store
         .as_deref()
-        .filter(|store| crate::secrets::without_passwords(store) == *store)
+        .filter(|store| crate::secrets::of_store(store) == *store)
     {
         add("--store", store);
     }
@@ -201,6 +201,7 @@ mod tests {
             (Some("my shop.db"), Some("shop"), " --store 'my shop.db' --schema shop"),
             (Some("postgres://u@h/d"), None, " --store postgres://u@h/d"),
             (Some("postgres://u:secret@h/d"), None, ""),
+            (Some("//u:secret@h/d"), None, ""),
             (None, None, ""),
         ];
         for (store, schema, expected) in cases {

@@ -204,3 +204,29 @@ async fn publishers_share_commits_and_each_has_its_own_answer() {
     }
     assert_eq!(read_all(&store, Position::START).await.len(), 196);
 }
+
+/// Everybody writes over one connection, also after a handler that has changed it.
+#[tokio::test]
+async fn what_a_handler_does_to_the_connection_ends_with_its_transaction() {
+    let statements = [
+        "PRAGMA query_only = ON",
+        "CREATE TEMP TABLE eventloom_outbox (x)",
+        "CREATE TEMP TABLE eventloom_inbox (x)",
+        "PRAGMA locking_mode = EXCLUSIVE; INSERT INTO eventloom_attempts VALUES ('c', 'id', 1)",
+    ];
+    for statement in statements {
+        for commits in [true, false] {
+            let folder = Folder::new();
+            let store = folder.store().await;
+            let mut tx = store.begin_write().await.unwrap();
+            sqlx::raw_sql(statement).execute(&mut *tx).await.unwrap();
+            match commits {
+                true => tx.commit().await.unwrap(),
+                false => tx.rollback().await.unwrap(),
+            }
+            let published = store.publish_alone(event("k")).await;
+            assert!(published.is_ok(), "{statement}: {published:?}");
+            assert_eq!(read_all(&store, Position::START).await.len(), 1, "{statement}");
+        }
+    }
+}

@@ -47,7 +47,7 @@ pub(crate) async fn prepare(url: &str, connections: u32, fresh: bool) -> anyhow:
             .execute(shop.pool())
             .await
             .with_context(no_right)?;
-        for group in ["totals", "revenue", "mailer"] {
+        for group in ["totals", "revenue", "mailer", crate::consume::RELAY] {
             shop.drop_reader(&ConsumerName::parse(group)?).await?;
         }
     }

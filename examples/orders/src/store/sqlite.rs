@@ -34,6 +34,20 @@ pub(crate) async fn prepare(path: &Path) -> anyhow::Result<Sqlite> {
     Ok(shop)
 }
 
+/// Deletes the file, and what SQLite keeps beside it.
+pub(crate) fn remove(path: &Path) -> anyhow::Result<()> {
+    for beside in ["", "-wal", "-shm"] {
+        let file = format!("{}{beside}", path.display());
+        match std::fs::remove_file(&file) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot delete {file}"));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// Opens the file.
 pub(crate) async fn open(path: &Path) -> anyhow::Result<Sqlite> {
     Ok(Sqlite::connect(path).await?)

@@ -49,6 +49,23 @@ async fn runs_on_postgres_balance_with_and_without_kills() {
 }
 
 #[tokio::test]
+async fn by_relay_to_postgres_it_balances_too() {
+    let Some(server) = server("by_relay_to_postgres_it_balances_too") else {
+        return;
+    };
+    let database = format!("orders_{:08x}", fastrand::u32(..));
+    execute(&server, format!("CREATE DATABASE {database}")).await;
+    let (root, _) = server.rsplit_once('/').unwrap();
+    let shop = Shop::new("to-postgres").with_broker(Some(format!("{root}/{database}")));
+    shop.orders("--limit 1500 --kill 4 --batch 20")
+        .ended(0, &["Broker ", "1,500 orders of", "Nothing is missing"]);
+    let ledger = shop.ledger().await;
+    assert!(ledger.is_clean(), "{:#?}", ledger.findings);
+    assert_eq!(ledger.groups.map(|group| group.handled), [1500; 3]);
+    execute(&server, format!("DROP DATABASE {database} WITH (FORCE)")).await;
+}
+
+#[tokio::test]
 async fn a_refusal_is_told_in_the_servers_words() {
     let Some(server) = server("a_refusal_is_told_in_the_servers_words") else {
         return;

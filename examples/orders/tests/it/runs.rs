@@ -125,3 +125,28 @@ async fn one_run_at_a_time_works_in_a_folder() {
     child.kill().unwrap();
     child.wait().unwrap();
 }
+
+#[tokio::test]
+async fn by_relay_to_another_database_it_balances_too() {
+    let shop = Shop::new("relay").with_broker(None);
+    shop.orders("--limit 800").ended(
+        0,
+        &["Broker ", "market.db", "800 orders of", "none sent twice", BALANCED],
+    );
+    shop.orders("--limit 2500 --batch 20 --kill 8")
+        .ended(0, &["Goes on where it was: 800 of 2,500 placed", "relay", BALANCED]);
+    let ledger = shop.ledger().await;
+    assert!(ledger.is_clean(), "{:#?}", ledger.findings);
+    assert_eq!(ledger.groups.map(|group| group.handled), [2500; 3]);
+}
+
+#[tokio::test]
+async fn a_database_is_its_own_broker_without_a_relay() {
+    let shop = Shop::new("own");
+    shop.orders("--limit 10").ended(0, &[BALANCED]);
+    let own = format!("--limit 300 --broker {}", shop.file("orders.db").display());
+    shop.orders(&own).ended(
+        0,
+        &["Broker the same database, so nothing needs to be relayed", BALANCED],
+    );
+}

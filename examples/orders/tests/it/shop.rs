@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use orders_ledger::Database;
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::{
     path::{Path, PathBuf},
@@ -13,6 +14,7 @@ use std::{
 pub(crate) struct Shop {
     folder: PathBuf,
     store: Option<String>,
+    broker: Option<Database>,
 }
 
 /// What a run of a program came to.
@@ -28,6 +30,7 @@ impl Shop {
         Shop {
             folder: Path::new(env!("CARGO_TARGET_TMPDIR")).join(folder),
             store: None,
+            broker: None,
         }
     }
 
@@ -35,6 +38,15 @@ impl Shop {
         let mut shop = Shop::new(name);
         shop.store = Some(store);
         shop
+    }
+
+    /// The groups follow the log of another database.
+    pub(crate) fn with_broker(mut self, broker: Option<String>) -> Self {
+        self.broker = Some(match broker {
+            Some(url) => Database::Postgres(url),
+            None => Database::Sqlite(self.file("market.db")),
+        });
+        self
     }
 
     fn command(&self, program: &Path, arguments: &str) -> Command {
@@ -47,6 +59,11 @@ impl Shop {
         if let Some(store) = &self.store {
             command.env("ORDERS_STORE", store);
         }
+        match &self.broker {
+            Some(Database::Postgres(url)) => command.env("ORDERS_BROKER", url),
+            Some(Database::Sqlite(path)) => command.arg("--broker").arg(path),
+            None => command.env_remove("ORDERS_BROKER"),
+        };
         command
     }
 
@@ -65,7 +82,7 @@ impl Shop {
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
 
@@ -113,12 +130,15 @@ impl Shop {
     /// The ledger, by its own library.
     pub(crate) async fn ledger(&self) -> orders_ledger::Ledger {
         let database = match &self.store {
-            Some(url) => orders_ledger::Database::Postgres(url.clone()),
-            None => orders_ledger::Database::Sqlite(self.file("orders.db")),
+            Some(url) => Database::Postgres(url.clone()),
+            None => Database::Sqlite(self.file("orders.db")),
         };
+        let effects = self.broker.as_ref().unwrap_or(&database);
         let input =
             orders_ledger::Input::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("data/cdnow.txt.gz")).unwrap();
-        orders_ledger::examine(&database, &self.folder, &input).await.unwrap()
+        orders_ledger::examine(&database, effects, &self.folder, &input)
+            .await
+            .unwrap()
     }
 }
 
