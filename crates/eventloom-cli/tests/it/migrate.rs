@@ -132,6 +132,17 @@ fn the_printed_grants_run_through() {
         let next = format!("next: connect to the primary, with a role that was granted {schema}_reader");
         let writer = publish("writer");
         let reader = publish("reader");
+        let operator = format!("{}?options=-crole%3D{schema}_operator", store.url());
+        let promote = [
+            "migrate",
+            "--promoted",
+            "--yes",
+            "--schema",
+            &schema,
+            "--store",
+            &operator,
+        ];
+        let promoted = on(store, &promote);
         let roles = ["operator", "reader", "writer"].map(|role| format!("{schema}_{role}"));
         let remove = roles.map(|role| format!("DROP OWNED BY {role}; DROP ROLE {role};"));
         store.execute(&remove.concat());
@@ -142,6 +153,9 @@ fn the_printed_grants_run_through() {
             &format!("{schema}_writer"),
         ]);
         reader.exits(0);
+        promoted
+            .exits(1)
+            .says(&["permission denied", "next: use the role that owns the tables"]);
     });
 }
 

@@ -8,7 +8,7 @@ use crate::{
     output::{Output, talk},
     settings::Settings,
 };
-use eventloom::ports::Backend;
+use eventloom::{StoreErrorKind, ports::Backend};
 
 pub(super) async fn run(consent: Consent, settings: &Settings) -> Result<Exit, Failure> {
     with_store(
@@ -43,7 +43,12 @@ impl Work for With<'_, Consent> {
             return Ok(exit);
         }
         command.ask(&what)?;
-        let identity = store.renew_identity().await?;
+        let identity = store.renew_identity().await.map_err(|error| match error.kind() {
+            StoreErrorKind::Refused => {
+                Failure::from(error).next("use the role that owns the tables, as for every migration")
+            }
+            _ => error.into(),
+        })?;
         let mut output = Output::new();
         output.line(&identity.to_string())?;
         output.flush()?;
