@@ -20,6 +20,11 @@ impl<S: Relays + Log + Outbox> Database<S> {
     pub fn new(store: S) -> Self {
         Database { store }
     }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
 }
 
 impl<S: Relays + Log + Outbox> Broker for Database<S> {

@@ -43,6 +43,7 @@ struct State {
     confirms_after: Duration,
     blocked: HashSet<String>,
     then: HashMap<Uuid, Then>,
+    refused_types: HashSet<String>,
     marks: HashMap<Source, BTreeMap<Lane, Mark>>,
     batches: u64,
 }
@@ -114,6 +115,11 @@ impl Memory {
         }
     }
 
+    /// Refuses messages of this event type for their own sake.
+    pub fn refuse_type(&self, event_type: &str) {
+        self.state().refused_types.insert(event_type.to_owned());
+    }
+
     /// What happens to the message of this logical id.
     pub fn on(&self, id: Uuid, then: Then) {
         self.state().then.insert(id, then);
@@ -156,6 +162,9 @@ impl State {
         let then = Uuid::parse_str(&envelope.id).ok().and_then(|id| self.then.get_mut(&id));
         let untold = || Fate::Unknown("the connection was lost".to_owned());
         match then {
+            _ if self.refused_types.contains(&envelope.event_type) => {
+                return Fate::Refused("its type is not taken".to_owned());
+            }
             Some(Then::Refuse) => return Fate::Refused("malformed".to_owned()),
             Some(Then::Vanish(times)) if *times > 0 => {
                 *times -= 1;
@@ -288,5 +297,74 @@ impl Producer for MemoryProducer {
             fates
         }
         .boxed())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{BrokerFixture, conformance};
+
+    struct InMemory(Memory);
+
+    impl BrokerFixture for InMemory {
+        type Broker = Memory;
+
+        async fn fresh(&self) -> Memory {
+            Memory {
+                state: Arc::default(),
+                ..self.0.clone()
+            }
+        }
+
+        async fn arrived(&self, broker: &Memory) -> Vec<Envelope> {
+            broker.arrived().into_iter().map(|arrived| arrived.envelope).collect()
+        }
+
+        async fn refuse(&self, broker: &Memory, event_type: &str) -> bool {
+            broker.refuse_type(event_type);
+            true
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_a_broker_like_others() {
+        for memory in [Memory::new(), Memory::new().without_pipelines()] {
+            let report = conformance(&InMemory(memory)).await;
+            assert!(report.failed.is_empty(), "{report}");
+        }
+    }
+
+    /// Claims what it does not do.
+    struct Boaster;
+
+    impl BrokerFixture for Boaster {
+        type Broker = Memory;
+
+        async fn fresh(&self) -> Memory {
+            let mut memory = Memory::new().without_pipelines();
+            memory.capabilities.marks = false;
+            memory.capabilities.pipelines = true;
+            memory
+        }
+
+        async fn arrived(&self, broker: &Memory) -> Vec<Envelope> {
+            broker.arrived().into_iter().map(|arrived| arrived.envelope).collect()
+        }
+
+        async fn refuse(&self, _broker: &Memory, _event_type: &str) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn a_claim_without_proof_fails() {
+        let report = conformance(&Boaster).await;
+        let failed: Vec<_> = report.failed.iter().map(|(name, _)| *name).collect();
+        assert_eq!(
+            failed,
+            ["pipelines_are_kept_as_claimed", "marks_are_kept_as_claimed"],
+            "{report}"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod broker;
 #[cfg(feature = "postgres")]
 mod database;
 mod documents;
