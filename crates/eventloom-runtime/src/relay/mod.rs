@@ -21,6 +21,7 @@ mod null;
 mod outlet;
 mod sender;
 mod state;
+mod telling;
 mod verify;
 
 pub use database::{Database, DatabaseProducer};
@@ -200,7 +201,7 @@ impl Relay {
             mode: Mode::Transaction,
             start: self.start,
             attempts_max: self.attempts_max,
-            backoff: self.backoff.clone(),
+            backoff: self.backoff,
             poison: Poison::Park,
             unhandled: Unhandled::Acknowledge,
             deadline: confirm_within,
