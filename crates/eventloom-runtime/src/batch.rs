@@ -16,6 +16,7 @@ use crate::{
     group::{Group, count},
     hold,
     lanes::Slice,
+    meter::Ended,
     time_limit::{Tx, ports::*},
 };
 use eventloom_core::{
@@ -47,6 +48,10 @@ impl Item {
     pub(crate) fn key(&self) -> Option<&str> {
         // An empty key asks for no order: other programs write it where they have none.
         self.row.envelope.key.as_deref().filter(|key| !key.is_empty())
+    }
+
+    pub(crate) fn topic(&self) -> &str {
+        &self.row.envelope.topic
     }
 
     pub(crate) fn key_or_id(&self) -> &str {
@@ -185,6 +190,7 @@ pub(crate) async fn run<S: Backend>(
     standing.moved(&moves);
     group.lanes().moved(&moves);
     work.settle(items);
+    group.note_keys(items);
     Ok(items.len())
 }
 
@@ -420,12 +426,14 @@ impl<'g, S: Backend> Transacted<'g, S> {
 
     /// After the commit.
     pub(crate) fn settle(&self, items: &[Item]) {
-        let counters = &self.group.counters;
+        let counters = &self.group.meter.counters;
         count(&counters.handled, self.handled.len());
         count(&counters.duplicates, self.duplicates);
         count(&counters.unhandled, self.unhandled);
         count(&counters.held, self.queued);
         count(&counters.commits, 1);
+        let topics = self.handled.iter().map(|index| items[*index].topic());
+        self.group.meter.consumed(topics, Ended::Well);
         let mut outage = self.group.outage();
         for index in &self.handled {
             let item = &items[*index];
@@ -472,7 +480,7 @@ async fn call<S: Backend>(
     };
     let mut cx = Context::new(connection, group.delivery(item), outgoing);
     let run = handler.run(envelope.payload.as_ref(), &mut cx);
-    group.within_deadline(run).await.map(Some)
+    group.within_deadline(item, run).await.map(Some)
 }
 
 /// A failure of the store inside a handler is not the message's fault when the transaction lost against another one, or

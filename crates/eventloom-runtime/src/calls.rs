@@ -19,6 +19,7 @@ use crate::{
     hold,
     in_flight::{Gate, beside},
     lanes::Slice,
+    meter::Ended,
     time_limit::{Tx, ports::*},
     worker::{Stopped, stopped},
 };
@@ -61,6 +62,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         })
         .collect();
     let stands = prepare(group, &standing, &items, slice.mark).await.map_err(stopped)?;
+    group.note_keys(&items);
     if let Some(mark) = slice.mark {
         group.lanes().marked(&[(slice.cursor(), mark)]);
     }
@@ -131,7 +133,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             beside(&mut running, &mut meanwhile, settled).await.map_err(stopped)?;
         }
         for (chain, index, failed) in failures {
-            count(&group.counters.failures, 1);
+            count(&group.meter.counters.failures, 1);
             if group.blames_an_outage(items[index].key_or_id(), &failed) {
                 outage = true;
                 gate.halt();
@@ -313,7 +315,7 @@ async fn put_behind<S: Backend>(
 ) -> Result<(), Trouble> {
     if !behind.is_empty() {
         hold::queue(group, tx, items, behind).await?;
-        count(&group.counters.held, behind.len());
+        count(&group.meter.counters.held, behind.len());
     }
     Ok(())
 }
@@ -362,7 +364,7 @@ async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Answer 
         return group.unhandled(item).map(|()| None);
     };
     let run = handler.run(envelope.payload.as_ref(), group.delivery(item), again);
-    let called: Called = group.within_deadline(run).await;
+    let called: Called = group.within_deadline(item, run).await;
     faults::point("effect.after_call");
     called.map(Some)
 }
@@ -402,7 +404,7 @@ async fn settle<S: Backend>(
     tx.commit().await?;
     faults::point("effect.after_commit");
     moved(group, standing, &moves);
-    count(&group.counters.commits, 1);
+    count(&group.meter.counters.commits, 1);
     for (index, result) in results {
         succeeded(group, &items[*index], result.is_some());
     }
@@ -412,10 +414,11 @@ async fn settle<S: Backend>(
 /// After the commit. A message that no handler was called for says nothing of whether calls succeed.
 fn succeeded<S: Backend>(group: &Group<S>, item: &Item, called: bool) {
     if !called {
-        count(&group.counters.unhandled, 1);
+        count(&group.meter.counters.unhandled, 1);
         return;
     }
-    count(&group.counters.handled, 1);
+    count(&group.meter.counters.handled, 1);
+    group.meter.consumed([item.topic()], Ended::Well);
     if group.outage().succeeded(item.key_or_id()) {
         tracing::info!(consumer = %group.name(), "the outage is over");
     }
@@ -535,7 +538,7 @@ pub(crate) async fn drain<S: Backend>(group: &Group<S>, items: &[Item]) -> Resul
         match called {
             Ok(result) => settle_held(group, item, result).await.map_err(stopped)?,
             Err(failed) => {
-                count(&group.counters.failures, 1);
+                count(&group.meter.counters.failures, 1);
                 return drain::failed_again(group, item, failed).await;
             }
         }

@@ -1,5 +1,6 @@
 //! What a handler is given beside its event.
 
+use crate::span;
 use eventloom_core::{
     ConsumerName, Envelope, Event, NewEvent, OffsetDateTime, PublishError, PublishLimits, Topic, Uuid, ports::Store,
 };
@@ -33,12 +34,18 @@ impl Delivery<'_> {
             .unwrap_or_else(|| self.envelope.id.clone());
         let mut row = row.with_correlation(Some(correlation), Some(self.envelope.id.clone()));
         if row.traceparent().is_none()
-            && let Some(traceparent) = &self.envelope.traceparent
+            && let Some((traceparent, tracestate)) = span::current_context().or_else(|| self.created_in())
         {
-            row = row.with_trace(traceparent.clone(), self.envelope.tracestate.clone());
+            row = row.with_trace(traceparent, tracestate);
         }
         self.limits.check(&row)?;
         Ok(row)
+    }
+
+    /// Where nobody traces the handler, the chain goes on from what it handles.
+    fn created_in(&self) -> Option<(String, Option<String>)> {
+        let traceparent = self.envelope.traceparent.clone()?;
+        Some((traceparent, self.envelope.tracestate.clone()))
     }
 
     pub(crate) fn for_test() -> Delivery<'static> {
@@ -171,7 +178,8 @@ impl<'a, S: Store> Context<'a, S> {
 
     /// Publishes an event in the transaction of this handler: it exists if and when the effect does.
     ///
-    /// Correlation and causation are set from the message that is being handled, and its trace context is carried on.
+    /// Correlation and causation are set from the message that is being handled, and it carries the trace context of the handler, or
+    /// without the feature `otel` that of the message.
     /// The row is written directly before the commit, in the order of the calls. Returns its logical id.
     ///
     /// # Errors

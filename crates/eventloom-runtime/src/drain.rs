@@ -289,7 +289,7 @@ async fn handle_suspect<S: Backend>(group: &Group<S>, item: &Item) -> Result<boo
         // Another suspect is running somewhere in this process; this one stays due.
         return Err(Stopped::Later);
     };
-    count(&group.counters.suspects, 1);
+    count(&group.meter.counters.suspects, 1);
     let mut item = item.clone();
     item.attempt = suspect::count(group, &item, Counted::OfTheHeld)
         .await
@@ -332,20 +332,20 @@ async fn handle_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result
             // What stands before it is done first, then it is looked at by itself.
             Err(Trouble::Message { index, .. }) if index > 0 => together = index,
             Err(Trouble::Message { failed, .. }) => {
-                count(&group.counters.failures, 1);
+                count(&group.meter.counters.failures, 1);
                 return failed_again(group, &now[0], failed).await;
             }
             Err(Trouble::Conflict(_)) if now.len() > 1 => {
-                count(&group.counters.conflicts, 1);
+                count(&group.meter.counters.conflicts, 1);
                 together = 1;
                 losses = Losses::new(group.settings.lease);
             }
             Err(Trouble::Conflict(by_handler)) => {
-                count(&group.counters.conflicts, 1);
+                count(&group.meter.counters.conflicts, 1);
                 match losses.lost(by_handler) {
                     AfterLoss::Again(pause) => group.process.clock.sleep(pause).await,
                     AfterLoss::Fails(failed) => {
-                        count(&group.counters.failures, 1);
+                        count(&group.meter.counters.failures, 1);
                         return failed_again(group, &now[0], failed).await;
                     }
                     AfterLoss::Later => return Err(Stopped::Later),
@@ -473,7 +473,7 @@ pub(crate) async fn fail<S: Backend>(group: &Group<S>, item: &Item, failed: &Fai
     store.fence(&mut tx, group.name(), &[item.cursor]).await?;
     tx.commit().await?;
     if then == Attempted::Dead {
-        count(&group.counters.dead, 1);
+        count(&group.meter.counters.dead, 1);
     }
     Ok(())
 }

@@ -75,7 +75,8 @@ impl<'a> EffectContext<'a> {
 
     /// Publishes an event in the transaction that stores the result of this call. Returns its logical id.
     ///
-    /// Correlation and causation are set from the message that is being handled, and its trace context is carried on.
+    /// Correlation and causation are set from the message that is being handled, and it carries the trace context of the handler, or
+    /// without the feature `otel` that of the message.
     ///
     /// # Errors
     /// The event does not encode or is over a limit: nothing was buffered.

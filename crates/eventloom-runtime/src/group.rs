@@ -6,10 +6,13 @@ use crate::{
     context::Delivery,
     failure::Failed,
     handler::panic_text,
+    hot_keys::{HotKey, HotKeys},
     lanes::Lanes,
+    meter::{Count, Ended, Meter},
     outage::Outage,
     relay,
     settings::Settings,
+    span,
     suspect::Owed,
     tail::Tail,
     time_limit::{Bounded, TimeLimit, Tx},
@@ -25,12 +28,13 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     time::{Duration, Instant},
 };
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// How often a relay under an alarm looks whether it goes on; it does not.
 const ALARMED: Duration = Duration::from_secs(3600);
@@ -49,24 +53,8 @@ pub(crate) struct Process<S: Backend> {
     pub(crate) stopping: CancellationToken,
 }
 
-/// Counts since the start of the process, for health and metrics.
-#[derive(Debug, Default)]
-pub(crate) struct Counters {
-    pub(crate) handled: AtomicU64,
-    pub(crate) duplicates: AtomicU64,
-    pub(crate) unhandled: AtomicU64,
-    pub(crate) failures: AtomicU64,
-    pub(crate) held: AtomicU64,
-    pub(crate) dead: AtomicU64,
-    pub(crate) commits: AtomicU64,
-    pub(crate) taken: AtomicU64,
-    pub(crate) fenced: AtomicU64,
-    pub(crate) suspects: AtomicU64,
-    pub(crate) conflicts: AtomicU64,
-}
-
-pub(crate) fn count(counter: &AtomicU64, by: usize) {
-    counter.fetch_add(by as u64, Ordering::Relaxed);
+pub(crate) fn count(counter: &Count, by: usize) {
+    counter.add(by as u64);
 }
 
 /// One consumer in one process.
@@ -93,7 +81,8 @@ pub(crate) struct Group<S: Backend> {
     pub(crate) batch: BatchSize,
     /// Calls to the outside that run at once (mode effect).
     pub(crate) calls: Semaphore,
-    pub(crate) counters: Counters,
+    pub(crate) meter: Meter,
+    hot_keys: Mutex<HotKeys>,
     /// The last trouble, for health.
     pub(crate) trouble: Mutex<Option<(Instant, String)>>,
 }
@@ -107,6 +96,7 @@ impl<S: Backend> Group<S> {
     ) -> Self {
         let batch = BatchSize::new(settings.batch_max);
         let calls = Semaphore::new(settings.in_flight as usize);
+        let meter = Meter::new(&settings.name, relay.is_some());
         let store = process.store.inner().clone();
         let limit = TimeLimit::of(settings.lease, store.capacity());
         Group {
@@ -124,7 +114,8 @@ impl<S: Backend> Group<S> {
             lease_until: watch::Sender::new(Instant::now()),
             batch,
             calls,
-            counters: Counters::default(),
+            meter,
+            hot_keys: Mutex::new(HotKeys::new(Instant::now())),
             trouble: Mutex::default(),
         }
     }
@@ -160,6 +151,17 @@ impl<S: Backend> Group<S> {
     /// Never held across an await.
     pub(crate) fn outage(&self) -> MutexGuard<'_, Outage> {
         self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Messages that were seen through.
+    pub(crate) fn note_keys(&self, items: &[Item]) {
+        let mut hot_keys = self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        hot_keys.count(items.iter().filter_map(Item::key), Instant::now());
+    }
+
+    pub(crate) fn hot_keys(&self, most: usize) -> Vec<HotKey> {
+        let mut hot_keys = self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        hot_keys.hottest(most, Instant::now())
     }
 
     pub(crate) fn scope(&self) -> Scope<'_> {
@@ -226,16 +228,32 @@ impl<S: Backend> Group<S> {
         }
     }
 
-    /// Runs a handler within its deadline. A panic is a failure like others.
-    pub(crate) async fn within_deadline<T>(&self, run: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
+    /// Runs a handler within its deadline and its span. A panic is a failure like others.
+    pub(crate) async fn within_deadline<T>(
+        &self,
+        item: &Item,
+        run: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
         let limit = self.settings.deadline;
-        match tokio::time::timeout(limit, AssertUnwindSafe(run).catch_unwind()).await {
+        let (begun, span) = (Instant::now(), span::process(self.name(), item));
+        let run = AssertUnwindSafe(run).catch_unwind().instrument(span.clone());
+        let result = match tokio::time::timeout(limit, run).await {
             Ok(Ok(result)) => result,
             Ok(Err(panic)) => Err(Failed::transient(panic_text(panic.as_ref()))),
             Err(_) => Err(Failed::transient(format!(
                 "the handler was still running at its deadline of {limit:?}"
             ))),
+        };
+        span::processed(&span, &result);
+        let topic = item.topic();
+        let ended = result
+            .as_ref()
+            .map_or_else(|failed| failed.class.into(), |_| Ended::Well);
+        self.meter.processed(topic, begun.elapsed(), ended);
+        if ended != Ended::Well {
+            self.meter.consumed([topic], ended);
         }
+        result
     }
 
     /// What becomes of a message whose type has no handler.

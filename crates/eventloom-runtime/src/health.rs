@@ -1,11 +1,21 @@
 //! What can be asked of a running service.
 
-use crate::{group::Group, relay::State};
+use crate::{
+    group::{Group, Process},
+    hot_keys::HotKey,
+    relay::State,
+    time_limit::ports::*,
+};
 use eventloom_core::ports::Backend;
 use std::{
-    sync::{PoisonError, atomic::Ordering},
+    sync::{Arc, PoisonError},
     time::{Duration, Instant},
 };
+
+/// How long a health check waits for the store.
+const STORE_ANSWERS: Duration = Duration::from_secs(2);
+/// Hot keys that are shown.
+const HOT_KEYS_MAX: usize = 10;
 
 /// A service, at a moment.
 #[derive(Debug, Clone)]
@@ -13,13 +23,58 @@ use std::{
 pub struct Health {
     /// The store answers.
     pub store_reachable: bool,
-    /// The store answers, every consumer holds a live lease, and no task is dead: it may be given traffic.
+    /// The store answers, every consumer holds a live lease, no relay has raised an alarm, no task is dead, and nothing is
+    /// being stopped: it may be given traffic.
     pub ready: bool,
+    /// It is being shut down.
+    pub stopping: bool,
     /// Tasks of the engine that are dead although the service runs. A panic starts a task anew, so this is none unless the
     /// runtime itself was shut down or the engine has a fault: then restart the process.
     pub tasks_ended: usize,
     /// Its consumers.
     pub consumers: Vec<ConsumerHealth>,
+}
+
+impl Health {
+    pub(crate) async fn of<S: Backend>(process: &Process<S>, groups: &[Arc<Group<S>>], tasks_ended: usize) -> Self {
+        let answer = tokio::time::timeout(STORE_ANSWERS, process.store.ping()).await;
+        let consumers: Vec<_> = groups.iter().map(|group| ConsumerHealth::of(group)).collect();
+        let mut health = Health {
+            store_reachable: matches!(answer, Ok(Ok(()))),
+            ready: false,
+            stopping: process.stopping.is_cancelled(),
+            tasks_ended,
+            consumers,
+        };
+        health.ready = health.not_ready().is_empty();
+        health
+    }
+
+    /// What stands against giving it traffic, for people.
+    pub fn not_ready(&self) -> Vec<String> {
+        let mut why = Vec::new();
+        if self.stopping {
+            why.push("it is being shut down".to_owned());
+        }
+        if !self.store_reachable {
+            why.push(format!("the store does not answer within {STORE_ANSWERS:?}"));
+        }
+        if self.tasks_ended > 0 {
+            why.push(format!(
+                "{} tasks of the engine have ended: restart the process",
+                self.tasks_ended
+            ));
+        }
+        for consumer in &self.consumers {
+            if consumer.lease_left.is_zero() {
+                why.push(format!("{}: no live lease", consumer.name));
+            }
+            if let Some(alarm) = &consumer.alarm {
+                why.push(format!("{}: {alarm}", consumer.name));
+            }
+        }
+        why
+    }
 }
 
 /// One consumer of a service, at a moment. Counts are since the start of the process.
@@ -62,6 +117,9 @@ pub struct ConsumerHealth {
     pub suspects: u64,
     /// Transactions that lost against another one.
     pub conflicts: u64,
+    /// The keys that most messages have at the moment, the hottest first; at most 10. A key with a 64th of all keyed
+    /// messages is never missed.
+    pub hot_keys: Vec<HotKey>,
     /// Of a relay: where its broker is.
     pub broker: Option<String>,
     /// Of a relay: why nothing is sent until somebody has looked.
@@ -76,8 +134,7 @@ impl ConsumerHealth {
             let lanes = group.lanes();
             (lanes.len(), lanes.members, lanes.paused)
         };
-        let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let counters = &group.counters;
+        let counters = &group.meter.counters;
         let trouble = group.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ConsumerHealth {
             name: group.name().to_string(),
@@ -87,17 +144,18 @@ impl ConsumerHealth {
             paused,
             outage: group.probe_in().is_some(),
             batch_size: group.batch.get(),
-            handled: read(&counters.handled),
-            duplicates: read(&counters.duplicates),
-            unhandled: read(&counters.unhandled),
-            failures: read(&counters.failures),
-            held: read(&counters.held),
-            dead: read(&counters.dead),
-            commits: read(&counters.commits),
-            taken: read(&counters.taken),
-            fenced: read(&counters.fenced),
-            suspects: read(&counters.suspects),
-            conflicts: read(&counters.conflicts),
+            handled: counters.handled.read(),
+            duplicates: counters.duplicates.read(),
+            unhandled: counters.unhandled.read(),
+            failures: counters.failures.read(),
+            held: counters.held.read(),
+            dead: counters.dead.read(),
+            commits: counters.commits.read(),
+            taken: counters.taken.read(),
+            fenced: counters.fenced.read(),
+            suspects: counters.suspects.read(),
+            conflicts: counters.conflicts.read(),
+            hot_keys: group.hot_keys(HOT_KEYS_MAX),
             broker: group.relay.as_ref().map(State::place),
             alarm: group.relay.as_ref().and_then(State::alarm),
             trouble: trouble.map(|(at, text)| (at.elapsed(), text)),

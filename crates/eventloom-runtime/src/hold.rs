@@ -54,7 +54,7 @@ pub(crate) async fn hold<S: Backend>(
 /// duplicate of one that is held.
 pub(crate) fn committed<S: Backend>(group: &Group<S>, standing: &mut Standing, item: &Item, state: Option<HeldState>) {
     let Some(state) = state else {
-        count(&group.counters.duplicates, 1);
+        count(&group.meter.counters.duplicates, 1);
         return;
     };
     standing.set_holds(item.cursor);
@@ -65,8 +65,8 @@ pub(crate) fn committed<S: Backend>(group: &Group<S>, standing: &mut Standing, i
         }
     }
     let counter = match state {
-        HeldState::Dead => &group.counters.dead,
-        HeldState::Waiting => &group.counters.held,
+        HeldState::Dead => &group.meter.counters.dead,
+        HeldState::Waiting => &group.meter.counters.held,
     };
     count(counter, 1);
     group.held.notify_one();

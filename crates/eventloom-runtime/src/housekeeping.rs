@@ -30,7 +30,7 @@ pub(crate) async fn stride<S: Backend>(group: Arc<Group<S>>) {
             }
             Some(Err(error)) => {
                 tracing::debug!(consumer = %group.name(), error = %chain(&error), "idle cursors were not moved");
-                count(&group.counters.fenced, 1);
+                count(&group.meter.counters.fenced, 1);
                 group.forget(cursors);
             }
             None => group.forget(cursors),
@@ -166,7 +166,7 @@ async fn forget_handled<S: Backend>(group: &Group<S>) -> Result<u64, StoreError>
 }
 
 /// `false`: the process stops.
-async fn pause<S: Backend>(process: &Process<S>, pause: Duration) -> bool {
+pub(crate) async fn pause<S: Backend>(process: &Process<S>, pause: Duration) -> bool {
     // Instances that were started together do not stay together.
     let pause = pause.mul_f64(0.75 + fastrand::f64() / 2.0);
     tokio::select! {

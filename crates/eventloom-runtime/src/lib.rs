@@ -11,12 +11,16 @@
 //! - `effect` is what calls the outside, `calls` makes the calls, without a transaction around them, and `in_flight` keeps
 //!   them going;
 //! - `hold` sets messages aside, `drain` tries them again and lets keys go;
+//! - `meter` counts and times under the names of `instruments`, `observe` asks the store,
+//!   `hot_keys` finds the keys that most messages have, and
+//!   `span` tells traces;
 //! - `relay` does with a broker what `batch` does with handlers.
 
 mod backoff;
 mod batch;
 mod calls;
 mod clock;
+mod companion;
 mod consumer;
 mod context;
 mod drain;
@@ -27,16 +31,21 @@ mod group;
 mod handler;
 mod health;
 mod hold;
+mod hot_keys;
 mod housekeeping;
 mod in_flight;
+mod instruments;
 mod lanes;
 mod losing;
 mod membership;
+mod meter;
+mod observe;
 mod once;
 mod outage;
 mod relay;
 mod service;
 mod settings;
+mod span;
 mod suspect;
 mod tail;
 mod tasks;
@@ -45,11 +54,15 @@ mod worker;
 
 pub use backoff::Backoff;
 pub use clock::TokioClock;
+pub use companion::{Companion, Watch};
 pub use consumer::{Consumer, Mode, Poison, Unhandled};
 pub use context::Context;
 pub use effect::{EffectContext, EffectHandle, EffectHandler};
 pub use handler::{Function, Handle, Handler, Struct};
 pub use health::{ConsumerHealth, Health};
+pub use hot_keys::HotKey;
 pub use once::{Once, OnceError, once, once_in};
 pub use relay::{Database, DatabaseProducer, Null, NullProducer, Relay};
 pub use service::{Eventloom, Service, ShutdownError, StartError};
+#[doc(hidden)]
+pub use span::{in_span, publish_span, published, row_in_span};

@@ -83,7 +83,7 @@ async fn keep<S: Backend>(group: &Group<S>) -> Result<Instant, StoreError> {
         tracing::warn!(consumer = %group.name(), %lane, "the lane is owned by somebody else now; its work is dropped");
     }
     for taken in &tenure.taken {
-        count(&group.counters.taken, 1);
+        count(&group.meter.counters.taken, 1);
         tracing::debug!(consumer = %group.name(), lane = %taken.cursor.lane, epoch = %taken.cursor.epoch,
             position = %taken.position, batch_end = %taken.batch_end, former = ?taken.former, "took a lane");
     }

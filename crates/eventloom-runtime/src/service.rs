@@ -2,12 +2,13 @@
 
 use crate::{
     clock::TokioClock,
+    companion::{Beside, Companion, Watch, Watched},
     consumer::{Consumer, Handlers, Mode},
     drain, fetch,
     group::{Group, Process},
-    health::{ConsumerHealth, Health},
+    health::Health,
     housekeeping::{self, Keep},
-    membership,
+    membership, observe,
     relay::{self, Relay, Unfit},
     settings::{Settings, check},
     tail::Tail,
@@ -19,12 +20,25 @@ use eventloom_core::{
     Clock, NameError, OwnerId, StoreErrorKind, chain,
     ports::{Backend, RegisterError},
 };
-use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
-use tokio::sync::Semaphore;
+use futures::{FutureExt, future::BoxFuture};
+use std::{
+    collections::HashSet,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::sync::{Semaphore, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// How long the results of requests are kept, unless said otherwise.
 const ONCE_WINDOW: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How often the store is asked for metrics, unless said otherwise.
+const OBSERVE_EVERY: Duration = Duration::from_secs(15);
+/// How long what runs beside a service may take to end.
+const BESIDE_ENDS: Duration = Duration::from_secs(1);
 const REGISTER_RETRY_FIRST: Duration = Duration::from_millis(100);
 const REGISTER_RETRY_MOST: Duration = Duration::from_secs(5);
 
@@ -48,6 +62,8 @@ pub struct Eventloom<S: Backend> {
     clock: Arc<dyn Clock>,
     host: String,
     keep: Keep,
+    observe_every: Option<Duration>,
+    beside: Vec<Beside>,
 }
 
 /// A service was not started. Nothing runs.
@@ -104,6 +120,8 @@ impl<S: Backend> Eventloom<S> {
                 log: Some(Duration::ZERO),
                 once: Some(ONCE_WINDOW),
             },
+            observe_every: Some(OBSERVE_EVERY),
+            beside: Vec::new(),
         }
     }
 
@@ -150,6 +168,22 @@ impl<S: Backend> Eventloom<S> {
     #[must_use]
     pub fn keep_once(mut self, window: Option<Duration>) -> Self {
         self.keep.once = window;
+        self
+    }
+
+    /// How often the store is asked for what only it knows (lag, held messages, positions of the log, ages of the oldest),
+    /// for metrics: every 15 s unless said otherwise, less often when the answer takes long, and never with `None`. The
+    /// other metrics are told as they happen. Install the recorder before the service is started.
+    #[must_use]
+    pub fn observe_every(mut self, every: Option<Duration>) -> Self {
+        self.observe_every = every;
+        self
+    }
+
+    /// Runs something beside the service, which looks at it and ends with it: an endpoint for health and metrics.
+    #[must_use]
+    pub fn beside(mut self, companion: impl Companion) -> Self {
+        self.beside.push(Box::new(|watch| companion.run(watch).boxed()));
         self
     }
 
@@ -213,6 +247,13 @@ impl<S: Backend> Eventloom<S> {
             )),
             stopping: CancellationToken::new(),
         });
+        let closed = CancellationToken::new();
+        let (running, watch) = watch::channel(None);
+        // Before the store is waited for: whoever asks whether the process is alive is answered.
+        let mut beside = Tasks::new(closed.clone());
+        for companion in self.beside {
+            beside.spawn(companion(Watch::new(watch.clone(), closed.clone())));
+        }
         let mut groups = Vec::new();
         for (settings, handlers, relay) in checked {
             register(&process, &settings).await?;
@@ -224,6 +265,9 @@ impl<S: Backend> Eventloom<S> {
             spawn_group(&mut tasks, &abort, group);
         }
         let (pruning, pruned, keep) = (process.clone(), groups.clone(), self.keep);
+        let (observing, observed, every) = (process.clone(), groups.clone(), self.observe_every);
+        let observe = move || observe::run(observing.clone(), observed.clone(), every);
+        tasks.spawn(until(abort.clone(), restarted(observe, || {})));
         let noted = groups.clone();
         tasks.spawn(until(
             abort.clone(),
@@ -232,11 +276,18 @@ impl<S: Backend> Eventloom<S> {
                 move || noted.iter().for_each(|group| note_panic(group)),
             ),
         ));
-        Ok(Service {
+        let watched = Arc::new(Running {
             process,
             groups,
+            ended: tasks.counter(),
+        });
+        running.send_replace(Some(watched.clone()));
+        Ok(Service {
+            running: watched,
             abort,
             tasks,
+            beside,
+            closed,
         })
     }
 }
@@ -322,10 +373,29 @@ async fn register<S: Backend>(process: &Process<S>, settings: &Settings) -> Resu
 
 /// A running service. Dropping it aborts its tasks; what was in flight is rolled back and delivered again.
 pub struct Service<S: Backend> {
-    process: Arc<Process<S>>,
-    groups: Vec<Arc<Group<S>>>,
+    running: Arc<Running<S>>,
     abort: CancellationToken,
     tasks: Tasks,
+    /// What runs beside it, and what tells it that the tasks have ended.
+    beside: Tasks,
+    closed: CancellationToken,
+}
+
+/// What can be looked at while a service runs.
+struct Running<S: Backend> {
+    process: Arc<Process<S>>,
+    groups: Vec<Arc<Group<S>>>,
+    ended: Arc<AtomicUsize>,
+}
+
+impl<S: Backend> Watched for Running<S> {
+    fn health(&self) -> BoxFuture<'_, Health> {
+        Health::of(&self.process, &self.groups, self.tasks_ended()).boxed()
+    }
+
+    fn tasks_ended(&self) -> usize {
+        self.ended.load(Ordering::Relaxed)
+    }
 }
 
 impl<S: Backend> Service<S> {
@@ -340,7 +410,14 @@ impl<S: Backend> Service<S> {
     /// # Cancel safety
     /// Dropping the future drops the work, and leaves the lanes to the end of their lease.
     pub async fn shutdown(mut self, within: Duration) -> Result<(), ShutdownError> {
-        self.process.stopping.cancel();
+        self.running.process.stopping.cancel();
+        let stopped = self.stop(within).await;
+        self.closed.cancel();
+        let _ = tokio::time::timeout(BESIDE_ENDS, self.beside.join()).await;
+        stopped
+    }
+
+    async fn stop(&mut self, within: Duration) -> Result<(), ShutdownError> {
         if tokio::time::timeout(within, self.tasks.join()).await.is_ok() {
             return Ok(());
         }
@@ -353,7 +430,7 @@ impl<S: Backend> Service<S> {
 
     /// The instance, as it stands in the cursors.
     pub fn owner(&self) -> &OwnerId {
-        &self.process.owner
+        &self.running.process.owner
     }
 
     /// Completes when a relay has raised an alarm and sends nothing until somebody has looked: the relay's name, and why.
@@ -362,7 +439,7 @@ impl<S: Backend> Service<S> {
     /// # Cancel safety
     /// Nothing is lost when the future is dropped.
     pub async fn alarmed(&self) -> (String, String) {
-        let alarms = self.groups.iter().filter_map(|group| {
+        let alarms = self.running.groups.iter().filter_map(|group| {
             let relay = group.relay.as_ref()?;
             Some(Box::pin(
                 async move { (group.name().to_string(), relay.alarmed().await) },
@@ -377,16 +454,6 @@ impl<S: Backend> Service<S> {
 
     /// How it is, asking the store.
     pub async fn health(&self) -> Health {
-        let answer = tokio::time::timeout(Duration::from_secs(2), self.process.store.ping()).await;
-        let store_reachable = matches!(answer, Ok(Ok(())));
-        let consumers: Vec<_> = self.groups.iter().map(|group| ConsumerHealth::of(group)).collect();
-        let alarmed = consumers.iter().any(|consumer| consumer.alarm.is_some());
-        let leased = consumers.iter().all(|consumer| !consumer.lease_left.is_zero());
-        Health {
-            store_reachable,
-            ready: store_reachable && leased && !alarmed && self.tasks.ended() == 0,
-            tasks_ended: self.tasks.ended(),
-            consumers,
-        }
+        self.running.health().await
     }
 }

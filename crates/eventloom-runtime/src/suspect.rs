@@ -20,7 +20,7 @@ use std::collections::HashSet;
 pub(crate) async fn run<S: Backend>(group: &Group<S>, slice: &Slice) -> Result<(), Stopped> {
     let mut standing = Standing::of(std::slice::from_ref(slice));
     for row in &slice.rows {
-        group::count(&group.counters.suspects, 1);
+        group::count(&group.meter.counters.suspects, 1);
         let mut item = Item {
             redrives: 0,
             cursor: slice.cursor(),

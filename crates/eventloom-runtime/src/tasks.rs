@@ -42,9 +42,9 @@ impl Tasks {
         });
     }
 
-    /// Tasks that are gone although nothing was stopped. There is none, or the engine has a fault.
-    pub(crate) fn ended(&self) -> usize {
-        self.ended.load(Ordering::Relaxed)
+    /// How many tasks are gone although nothing was stopped. There is none, or the engine has a fault.
+    pub(crate) fn counter(&self) -> Arc<AtomicUsize> {
+        self.ended.clone()
     }
 
     /// Those that still run, and those not joined yet.
@@ -114,9 +114,9 @@ mod tests {
             let _ = tasks.set.join_next().await;
         };
         joined.await;
-        assert_eq!(tasks.ended(), 2);
+        assert_eq!(tasks.counter().load(Ordering::Relaxed), 2);
         stopping.cancel();
         tasks.join().await;
-        assert_eq!(tasks.ended(), 2);
+        assert_eq!(tasks.counter().load(Ordering::Relaxed), 2);
     }
 }

@@ -110,11 +110,11 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
             }
             Some(Err(Stopped::Outage | Stopped::Broker | Stopped::Later)) => group.done(cursors),
             Some(Err(Stopped::InDoubt)) => {
-                count(&group.counters.fenced, 1);
+                count(&group.meter.counters.fenced, 1);
                 group.forget(cursors);
             }
             None => {
-                count(&group.counters.fenced, 1);
+                count(&group.meter.counters.fenced, 1);
                 // It may have been too much for one lease.
                 group.batch.lost_a_conflict();
                 group.forget(cursors);
@@ -249,7 +249,7 @@ async fn see_items_through<S: Backend>(
                     steps.push(Step::Together(range.start + done..range.end));
                 }
                 Err(Trouble::Message { index, failed }) => {
-                    count(&group.counters.failures, 1);
+                    count(&group.meter.counters.failures, 1);
                     let at = range.start + index;
                     steps.push(Step::Together(at + 1..range.end));
                     // A permanent failure is not tried again; a transient one alone, where nobody else's is near.
@@ -260,7 +260,7 @@ async fn see_items_through<S: Backend>(
                     steps.push(Step::Together(range.start..at));
                 }
                 Err(Trouble::Conflict(_)) => {
-                    count(&group.counters.conflicts, 1);
+                    count(&group.meter.counters.conflicts, 1);
                     group.batch.lost_a_conflict();
                     steps.extend(range.rev().map(Step::Alone));
                 }
@@ -324,20 +324,20 @@ pub(crate) async fn alone<S: Backend>(
                 return Ok(None);
             }
             Err(Trouble::Message { failed, .. }) => {
-                count(&group.counters.failures, 1);
+                count(&group.meter.counters.failures, 1);
                 return Ok(Some(failed));
             }
             Err(Trouble::Somebody(error)) => {
-                count(&group.counters.failures, 1);
+                count(&group.meter.counters.failures, 1);
                 let what = "the handler returned, and then the store refused its transaction";
                 return Ok(Some(Failed::transient(format!("{what}: {error}"))));
             }
             Err(Trouble::Conflict(by_handler)) => {
-                count(&group.counters.conflicts, 1);
+                count(&group.meter.counters.conflicts, 1);
                 match losses.lost(by_handler) {
                     AfterLoss::Again(pause) => group.process.clock.sleep(pause).await,
                     AfterLoss::Fails(failed) => {
-                        count(&group.counters.failures, 1);
+                        count(&group.meter.counters.failures, 1);
                         return Ok(Some(failed));
                     }
                     AfterLoss::Later => return Err(Stopped::Later),

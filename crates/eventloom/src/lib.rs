@@ -17,8 +17,12 @@
 //! Each store has a prelude that names its `Context`, so that handlers need no type parameter: `eventloom::sqlite::prelude`
 //! and `eventloom::postgres::prelude`.
 
+#[cfg(feature = "endpoint")]
+mod endpoint;
 mod publish;
 
+#[cfg(feature = "endpoint")]
+pub use endpoint::{Endpoint, EndpointError};
 pub use eventloom_core::{
     Classify, Clock, ConsumerName, Envelope, Epoch, Event, Headers, Lane, LaneCount, NameError, NewEvent,
     OffsetDateTime, OwnerId, Payload, Position, PublishError, PublishLimits, Recorded, Refusal, RetryClass, SchemaName,
@@ -27,9 +31,9 @@ pub use eventloom_core::{
 #[cfg(feature = "macros")]
 pub use eventloom_macros::Event;
 pub use eventloom_runtime::{
-    Backoff, Consumer, ConsumerHealth, Context, Database, EffectContext, EffectHandle, EffectHandler, Eventloom,
-    Handle, Handler, Health, Mode, Null, Once, OnceError, Poison, Relay, Service, ShutdownError, StartError,
-    TokioClock, Unhandled, once, once_in,
+    Backoff, Companion, Consumer, ConsumerHealth, Context, Database, EffectContext, EffectHandle, EffectHandler,
+    Eventloom, Handle, Handler, Health, HotKey, Mode, Null, Once, OnceError, Poison, Relay, Service, ShutdownError,
+    StartError, TokioClock, Unhandled, Watch, once, once_in,
 };
 pub use ports::{DeadLetter, DeadLetters, LetterFilter, Readers, Redrive, Start};
 pub use publish::{Publish, publish, publish_all, publish_rows};

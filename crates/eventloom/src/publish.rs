@@ -4,9 +4,14 @@ use eventloom_core::{
     Event, NewEvent, PublishError, PublishLimits, Topic, Uuid,
     ports::{ConnectionOf, Outbox, Store},
 };
+use eventloom_runtime::{in_span, publish_span, published, row_in_span};
 use std::future::Future;
+use tracing::Instrument;
 
 /// Publishes an event in the caller's transaction: it is delivered if and when that commits. Returns its logical id.
+///
+/// With the feature `otel` the row gets the trace context of the publication, to which whoever handles it links; one that
+/// brings a context of its own keeps it.
 ///
 /// `connection` is the driver's own, with the transaction open on it: `&mut *tx`. No other connection is used. Publish late:
 /// on Postgres, readers wait for what a transaction that has published may still publish.
@@ -80,7 +85,12 @@ async fn append_within<S: Outbox>(
         limits.check(row)?;
     }
     if !rows.is_empty() {
-        S::append(tables, connection, rows).await?;
+        let span = publish_span(rows);
+        let appended = S::append(tables, connection, &in_span(&span, rows))
+            .instrument(span.clone())
+            .await;
+        published(&span, &appended);
+        appended?;
     }
     Ok(rows.iter().map(NewEvent::id).collect())
 }
@@ -105,7 +115,13 @@ pub trait Publish: Outbox {
         async move {
             self.limits().check(&row)?;
             let id = row.id();
-            self.publish_alone(row).await?;
+            let span = publish_span(std::slice::from_ref(&row));
+            let alone = self
+                .publish_alone(row_in_span(&span, row))
+                .instrument(span.clone())
+                .await;
+            published(&span, &alone);
+            alone?;
             Ok(id)
         }
     }

@@ -108,7 +108,7 @@ async fn items_through<S: Backend>(
                 return Err(Stopped::HeldLimit);
             }
             Err(Trouble::Conflict(_)) => {
-                count(&group.counters.conflicts, 1);
+                count(&group.meter.counters.conflicts, 1);
                 group
                     .process
                     .clock
@@ -257,12 +257,13 @@ async fn commit<S: Backend>(
         .count();
     standing.moved(&moves);
     group.lanes().moved(&moves);
+    group.note_keys(&settled);
     for (item, state) in set_aside {
         hold::committed(group, standing, item, state);
     }
-    count(&group.counters.handled, confirmed);
-    count(&group.counters.held, queue.len());
-    count(&group.counters.commits, 1);
+    count(&group.meter.counters.handled, confirmed);
+    count(&group.meter.counters.held, queue.len());
+    count(&group.meter.counters.commits, 1);
     Ok(Committed::All)
 }
 

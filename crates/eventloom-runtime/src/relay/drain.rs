@@ -71,7 +71,7 @@ async fn remove<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<(), Trou
     faults::point("drain.before_commit");
     tx.commit().await?;
     faults::point("drain.after_commit");
-    count(&group.counters.handled, items.len());
+    count(&group.meter.counters.handled, items.len());
     Ok(())
 }
 

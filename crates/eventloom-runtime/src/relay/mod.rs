@@ -21,6 +21,7 @@ mod null;
 mod outlet;
 mod sender;
 mod state;
+mod telling;
 mod verify;
 
 pub use database::{Database, DatabaseProducer};

@@ -4,6 +4,7 @@
 use super::{
     outlet::AnyProducer,
     state::State,
+    telling::Telling,
     verify::{Unverified, verify},
 };
 use crate::{group::Group, time_limit::ports::*, worker::Stopped};
@@ -15,6 +16,7 @@ use std::{
     collections::{HashMap, HashSet},
     time::Duration,
 };
+use tracing::Instrument;
 
 /// How often a message of unknown fate is sent again in one go.
 const RESENDS: u32 = 3;
@@ -164,18 +166,27 @@ async fn submit<S: Backend>(
     }
     faults::point("relay.before_submit");
     let limit = group.settings.deadline;
+    let telling = Telling::begin(group, relay, &batch);
     let answer = tokio::time::timeout(limit, async {
         let ticket = producer.submit(batch).await?;
         Ok(ticket.await)
     });
     let silent = || format!("no confirmation within {limit:?}");
-    let mut fates = match answer.await {
+    let mut fates = match answer.instrument(telling.span()).await {
         Ok(Ok(fates)) => fates,
-        Ok(Err(error)) => return Ok(Err(error)),
+        Ok(Err(error)) => {
+            telling.refused();
+            return Ok(Err(error));
+        }
         Err(_) => vec![Fate::Unknown(silent()); wave.len()],
     };
     faults::point("relay.after_submit");
     fates.resize(wave.len(), Fate::Unknown("the broker said nothing of it".to_owned()));
+    telling.told(
+        wave.iter()
+            .map(|index| messages[*index].message.envelope.topic.as_str()),
+        &fates,
+    );
     if faults::defect("refused_counted_as_confirmed") {
         let refused = |fate: &&mut Fate| matches!(fate, Fate::Refused(_) | Fate::Behind);
         fates

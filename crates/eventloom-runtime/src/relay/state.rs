@@ -64,6 +64,11 @@ impl State {
         self.topics.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Topics that take nothing at the moment.
+    pub(crate) fn blocked(&self) -> usize {
+        self.topics().len()
+    }
+
     /// The broker has confirmed something just now.
     pub(super) fn note_confirmed(&self) {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());

@@ -8,6 +8,8 @@ mod database;
 mod documents;
 #[cfg(feature = "postgres")]
 mod ended;
+#[cfg(feature = "endpoint")]
+mod endpoint;
 mod events;
 mod folder;
 #[cfg(feature = "postgres")]
@@ -22,5 +24,7 @@ mod postgres;
 mod process;
 mod readme;
 mod refusals;
+#[cfg(feature = "otel")]
+mod traced;
 mod ui;
 mod wrapped;
