@@ -52,10 +52,10 @@ const IN_FLIGHT_DEFAULT: u32 = 4;
 /// do not loop.
 ///
 /// ```
-/// use eventloom_core::ports::{Backend, Relays};
+/// use eventloom_core::ports::{Backend, Log, Outbox, Relays};
 /// use eventloom_runtime::{Database, Eventloom, Relay, Service, StartError};
 ///
-/// async fn run<S: Backend, B: Relays>(store: S, broker: B) -> Result<Service<S>, StartError> {
+/// async fn run<S: Backend, B: Relays + Log + Outbox>(store: S, broker: B) -> Result<Service<S>, StartError> {
 ///     Eventloom::new(store).relay(Relay::new("relay", Database::new(broker))).start().await
 /// }
 /// ```
