@@ -20,6 +20,7 @@ pub(crate) enum Key {
     RelayLease,
     RelayConfirmWithin,
     RelayKeepLog,
+    RelayListen,
 }
 
 /// What a value looks like.
@@ -45,7 +46,7 @@ pub(crate) enum Unsaid {
 }
 
 impl Key {
-    pub(crate) const ALL: [Key; 15] = [
+    pub(crate) const ALL: [Key; 16] = [
         Key::Store,
         Key::Schema,
         Key::Pooled,
@@ -61,6 +62,7 @@ impl Key {
         Key::RelayLease,
         Key::RelayConfirmWithin,
         Key::RelayKeepLog,
+        Key::RelayListen,
     ];
 
     /// Its name in the file, with the table before the dot.
@@ -97,14 +99,19 @@ impl Key {
                 "EVENTLOOM_RELAY_CONFIRM_WITHIN",
             ),
             Key::RelayKeepLog => ("relay.keep_log", "--keep-log", "EVENTLOOM_RELAY_KEEP_LOG"),
+            Key::RelayListen => ("relay.listen", "--listen", "EVENTLOOM_RELAY_LISTEN"),
         }
     }
 
     pub(crate) fn form(self) -> Form {
         match self {
-            Key::Store | Key::Schema | Key::RelayName | Key::RelayTo | Key::RelayToSchema | Key::RelayFrom => {
-                Form::Text
-            }
+            Key::Store
+            | Key::Schema
+            | Key::RelayName
+            | Key::RelayTo
+            | Key::RelayToSchema
+            | Key::RelayFrom
+            | Key::RelayListen => Form::Text,
             Key::Pooled | Key::RelayToPooled => Form::Switch,
             Key::RelayBatch | Key::RelayInFlight => Form::Number,
             Key::LockTimeout | Key::RelayLease | Key::RelayConfirmWithin => Form::Duration,
@@ -127,6 +134,7 @@ impl Key {
             Key::RelayLease => Unsaid::Value("20s"),
             Key::RelayConfirmWithin => Unsaid::Nothing("half of the lease"),
             Key::RelayKeepLog => Unsaid::Value("0s"),
+            Key::RelayListen => Unsaid::Nothing("no endpoint"),
         }
     }
 

@@ -49,6 +49,10 @@ pub(crate) struct RelayFlags {
     /// [env: EVENTLOOM_RELAY_KEEP_LOG]
     #[arg(long, value_name = "DURATION")]
     keep_log: Option<String>,
+    /// Answer /metrics, /health/live and /health/ready here: a port of this machine, or HOST:PORT
+    /// [env: EVENTLOOM_RELAY_LISTEN]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
 }
 
 /// A relay as it was asked for.
@@ -66,6 +70,8 @@ pub(crate) struct RelaySettings {
     pub(crate) confirm_within: Option<Duration>,
     /// `None`: for ever.
     pub(crate) keep_log: Option<Duration>,
+    /// Where metrics and health can be asked for.
+    pub(crate) listen: Option<String>,
 }
 
 impl Settings {
@@ -87,6 +93,7 @@ impl Settings {
             (Key::RelayLease, flags.lease),
             (Key::RelayConfirmWithin, flags.confirm_within),
             (Key::RelayKeepLog, flags.keep_log),
+            (Key::RelayListen, flags.listen),
         ] {
             values.flag(key, text)?;
         }
@@ -116,6 +123,7 @@ impl Settings {
                 .unwrap_or(Duration::from_secs(20)),
             confirm_within: values.read(Key::RelayConfirmWithin, figures::parse_duration)?,
             keep_log: values.read(Key::RelayKeepLog, keeping)?.flatten(),
+            listen: values.said(Key::RelayListen).map(|said| said.text.clone()),
         })
     }
 }

@@ -8,7 +8,11 @@ use crate::{
     wait,
 };
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+};
 
 fn migrated(store: TestStore) -> TestStore {
     on(&store, &["migrate"]).exits(0);
@@ -373,4 +377,37 @@ fn a_promoted_log_goes_on() {
         daemon.stop().exits(0);
         assert_eq!(log(&target).len(), 2);
     });
+}
+
+/// One request, as a probe makes it.
+fn get(port: u16, path: &str) -> Option<String> {
+    let mut connection = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes()).ok()?;
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+#[test]
+fn it_answers_for_metrics_and_health() {
+    let (source, target) = (migrated(TestStore::sqlite()), migrated(TestStore::sqlite()));
+    let free = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let port = free.local_addr().unwrap().port();
+    let address = port.to_string();
+    let taken = ["relay", "--to", target.url(), "--listen", &address];
+    on(&source, &taken)
+        .exits(1)
+        .says(&[&address, "give another address with --listen"]);
+    drop(free);
+    let daemon = Daemon::start(&source, target.url(), &["--listen", &address]);
+    wait::until("it is ready", || {
+        get(port, "/health/ready").filter(|answer| answer.starts_with("HTTP/1.1 200"))
+    });
+    publish(&source, "a");
+    wait::until("what was sent is counted", || {
+        get(port, "/metrics").filter(|answer| answer.contains("messaging_client_sent_messages"))
+    });
+    daemon.stop().exits(0);
+    assert!(get(port, "/health/live").is_none(), "it ends with the relay");
 }

@@ -13,7 +13,7 @@ use crate::{
     stop::Stop,
 };
 use confirmed::{Confirmed, Counted};
-use eventloom::{Eventloom, Null, Relay, Service, StartError, chain, ports::Backend};
+use eventloom::{Endpoint, Eventloom, Null, Relay, Service, StartError, chain, ports::Backend};
 use report::Report;
 use std::{future::Future, time::Duration};
 use target::{Lazy, Opens, Target};
@@ -30,6 +30,7 @@ Examples:
   eventloom relay --store sqlite://shop.db --to postgres://events@db.internal/hub
   eventloom relay --to hub.db --topic orders --topic payments --from latest
   eventloom relay --to null: --from latest --json
+  eventloom relay --to hub.db --listen 9464
 
 It runs until SIGTERM or Ctrl-C, finishes what is under way (30 s at most), and
 says what it did. A database that is down, at the start or later, is waited for.
@@ -56,6 +57,14 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(arguments: Arguments, settings: &Settings) -> Result<Exit, Failure> {
     let wanted = settings.relay(&arguments.relay)?;
     let target = Target::of(&wanted, settings)?;
+    // Before anything is started: it installs the recorder of metrics, and an address that is taken is told at once.
+    let endpoint = match &wanted.listen {
+        Some(address) => Some(Endpoint::bind(address).await.map_err(|error| {
+            Failure::new(chain(&error).to_string())
+                .next("give another address with --listen, such as 9465 or 127.0.0.1:0")
+        })?),
+        None => None,
+    };
     let report = Report::new(&wanted.name, arguments.json, arguments.quiet, arguments.report_every);
     let daemon = Daemon {
         wanted,
@@ -63,6 +72,7 @@ pub(crate) async fn run(arguments: Arguments, settings: &Settings) -> Result<Exi
         report,
         stop: Stop::new()?,
         confirmed: Confirmed::default(),
+        endpoint,
     };
     match target {
         Target::Null => daemon.run_to(Null::new(), "null:").await,
@@ -78,6 +88,7 @@ struct Daemon<'a> {
     report: Report,
     stop: Stop,
     confirmed: Confirmed,
+    endpoint: Option<Endpoint>,
 }
 
 impl Daemon<'_> {
@@ -164,9 +175,12 @@ impl Daemon<'_> {
     }
 
     async fn serve<S: Backend>(mut self, store: S, relay: Relay, place: &str) -> Result<Exit, Failure> {
-        let eventloom = Eventloom::new(store.clone())
+        let mut eventloom = Eventloom::new(store.clone())
             .keep_log(self.wanted.keep_log)
             .relay(relay);
+        if let Some(endpoint) = self.endpoint.take() {
+            eventloom = eventloom.beside(endpoint);
+        }
         let service = tokio::select! {
             started = eventloom.start() => started.map_err(not_started)?,
             () = self.stop.asked() => return self.report.stopped_early(),
