@@ -15,7 +15,7 @@ use crate::{
     time_limit::ports::*,
 };
 use eventloom_core::{
-    OffsetDateTime, StoreError, chain,
+    OffsetDateTime, Position, StoreError, chain,
     ports::{Backend, LogStatus, ReaderStatus, Readers as _},
 };
 use metrics::{Gauge, SharedString};
@@ -28,11 +28,13 @@ use std::{
 const TICK: Duration = Duration::from_secs(1);
 /// The store is busy with us for a hundredth of the time at most.
 const SHARE_MAX: u32 = 100;
+/// Where nothing waits and nothing came since the last look, the next one is so many times later.
+const QUIET: u32 = 4;
 
 /// Runs until the process stops. `every`: how often the store is asked; `None`: never.
 pub(crate) async fn run<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<Group<S>>>, every: Option<Duration>) {
     let mut of_store = OfStore::new();
-    let mut due = Instant::now();
+    let (mut due, mut quiet) = (Instant::now(), false);
     while pause(&process, TICK).await {
         groups.iter().for_each(|group| of_process(group));
         let Some(every) = every else { continue };
@@ -41,12 +43,17 @@ pub(crate) async fn run<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<Gr
             continue;
         }
         match of_store.ask(&process).await {
-            Ok(()) => of_store.reachable.set(1.0),
+            Ok(is_quiet) => {
+                of_store.reachable.set(1.0);
+                quiet = is_quiet;
+            }
             Err(error) => {
                 tracing::debug!(error = %chain(&error), "the state of readers and log is not known");
                 of_store.reachable.set(0.0);
+                quiet = false;
             }
         }
+        let every = if quiet { every * QUIET } else { every };
         due = Instant::now() + every.max(begun.elapsed() * SHARE_MAX);
     }
 }
@@ -74,6 +81,8 @@ struct OfStore {
     horizon: Gauge,
     blocker: Gauge,
     readers: HashMap<String, OfReader>,
+    /// The head of the log at the last look.
+    last_head: Position,
 }
 
 impl OfStore {
@@ -86,15 +95,21 @@ impl OfStore {
             horizon: gauge(&LOG_HORIZON),
             blocker: gauge(&LOG_BLOCKER),
             readers: HashMap::new(),
+            last_head: Position::START,
         }
     }
 
-    async fn ask<S: Backend>(&mut self, process: &Process<S>) -> Result<(), StoreError> {
+    /// Returns whether nothing waits and nothing came since the last look.
+    async fn ask<S: Backend>(&mut self, process: &Process<S>) -> Result<bool, StoreError> {
         let now = process.clock.bind();
         let readers = process.store.readers(now).await?;
         self.tell_readers(&readers, now.unwrap_or_else(OffsetDateTime::now_utc));
-        self.tell_log(&process.store.log_status().await?);
-        Ok(())
+        let log = process.store.log_status().await?;
+        self.tell_log(&log);
+        let waits = |status: &ReaderStatus| status.lag_messages > 0 || status.waiting > 0;
+        let quiet = log.head == self.last_head && log.held_by.is_none() && !readers.iter().any(waits);
+        self.last_head = log.head;
+        Ok(quiet)
     }
 
     fn tell_readers(&mut self, readers: &[ReaderStatus], now: OffsetDateTime) {
