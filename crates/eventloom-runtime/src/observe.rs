@@ -34,7 +34,7 @@ const QUIET: u32 = 4;
 /// Runs until the process stops. `every`: how often the store is asked; `None`: never.
 pub(crate) async fn run<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<Group<S>>>, every: Option<Duration>) {
     let mut of_store = OfStore::new();
-    let (mut due, mut quiet) = (Instant::now(), false);
+    let mut due = Instant::now();
     while pause(&process, TICK).await {
         groups.iter().for_each(|group| of_process(group));
         let Some(every) = every else { continue };
@@ -42,17 +42,17 @@ pub(crate) async fn run<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<Gr
         if begun < due {
             continue;
         }
-        match of_store.ask(&process).await {
+        let quiet = match of_store.ask(&process).await {
             Ok(is_quiet) => {
                 of_store.reachable.set(1.0);
-                quiet = is_quiet;
+                is_quiet
             }
             Err(error) => {
                 tracing::debug!(error = %chain(&error), "the state of readers and log is not known");
                 of_store.reachable.set(0.0);
-                quiet = false;
+                false
             }
-        }
+        };
         let every = if quiet { every * QUIET } else { every };
         due = Instant::now() + every.max(begun.elapsed() * SHARE_MAX);
     }
