@@ -11,6 +11,7 @@
 
 use crate::{
     batch::{self, Item, Standing, Trouble},
+    clock::pace,
     consumer::{Handlers, Poison},
     drain,
     effect::Called,
@@ -168,7 +169,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         return Err(Stopped::Outage);
     }
     if waits {
-        group.process.clock.sleep(IN_PROGRESS_PACE).await;
+        pace(IN_PROGRESS_PACE).await;
     }
     Ok(())
 }
@@ -500,7 +501,7 @@ pub(crate) async fn alone<S: Backend>(
             .await
             .map_err(stopped)?,
         Stand::Elsewhere => {
-            group.process.clock.sleep(IN_PROGRESS_PACE).await;
+            pace(IN_PROGRESS_PACE).await;
             return Err(Stopped::Later);
         }
         Stand::Call { again } => {

@@ -94,6 +94,8 @@ pub(crate) struct Group<S: Backend> {
     /// Calls to the outside that run at once (mode effect).
     pub(crate) calls: Semaphore,
     pub(crate) counters: Counters,
+    /// When the lease is asked for again that could not be renewed.
+    pub(crate) renews_at: Mutex<Option<Instant>>,
     /// The last trouble, for health.
     pub(crate) trouble: Mutex<Option<(Instant, String)>>,
 }
@@ -107,6 +109,7 @@ impl<S: Backend> Group<S> {
     ) -> Self {
         let batch = BatchSize::new(settings.batch_max);
         let calls = Semaphore::new(settings.in_flight as usize);
+        let now = process.clock.now();
         let store = process.store.inner().clone();
         let limit = TimeLimit::of(settings.lease, store.capacity());
         Group {
@@ -121,10 +124,11 @@ impl<S: Backend> Group<S> {
             changed: Notify::new(),
             rejoin: Notify::new(),
             held: Notify::new(),
-            lease_until: watch::Sender::new(Instant::now()),
+            lease_until: watch::Sender::new(now),
             batch,
             calls,
             counters: Counters::default(),
+            renews_at: Mutex::default(),
             trouble: Mutex::default(),
         }
     }
@@ -189,7 +193,7 @@ impl<S: Backend> Group<S> {
     /// How long until messages may be tried again, one at a time; `None` while nothing stands against it.
     pub(crate) fn probe_in(&self) -> Option<Duration> {
         match &self.relay {
-            None => self.outage().probe_in(),
+            None => self.outage().probe_in(self.process.clock.now()),
             Some(relay) if relay.alarm().is_some() => Some(ALARMED),
             Some(relay) => relay.probe_in(),
         }
@@ -212,7 +216,12 @@ impl<S: Backend> Group<S> {
     pub(crate) fn note_trouble(&self, doing: &str, error: &dyn std::fmt::Display) {
         tracing::warn!(consumer = %self.name(), %error, "{doing}");
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((Instant::now(), format!("{doing}: {error}")));
+            Some((self.process.clock.now(), format!("{doing}: {error}")));
+    }
+
+    /// When the lease is asked for again, after it could not be renewed.
+    pub(crate) fn renews_at(&self, at: Option<Instant>) {
+        *self.renews_at.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
     /// What a handler is told of its message.
@@ -221,12 +230,13 @@ impl<S: Backend> Group<S> {
             envelope: Cow::Borrowed(&item.row.envelope),
             consumer: Cow::Borrowed(self.name()),
             attempt: item.attempt,
+            // Real time under any clock: handlers hand it to drivers and clients of their own.
             deadline: Instant::now() + self.settings.deadline,
             limits: Cow::Borrowed(self.store().limits()),
         }
     }
 
-    /// Runs a handler within its deadline. A panic is a failure like others.
+    /// Runs a handler within its deadline, of real time: what it waits for is real. A panic is a failure like others.
     pub(crate) async fn within_deadline<T>(&self, run: impl Future<Output = Result<T, Failed>>) -> Result<T, Failed> {
         let limit = self.settings.deadline;
         match tokio::time::timeout(limit, AssertUnwindSafe(run).catch_unwind()).await {
@@ -256,7 +266,7 @@ impl<S: Backend> Group<S> {
         }
         let (began, open) = {
             let mut outage = self.outage();
-            (outage.failed(key), outage.is_open())
+            (outage.failed(key, self.process.clock.now()), outage.is_open())
         };
         if began {
             self.note_trouble(
@@ -279,7 +289,7 @@ impl<S: Backend> Group<S> {
                 }
                 let deadline = *until.borrow_and_update();
                 tokio::select! {
-                    () = tokio::time::sleep_until(deadline.into()) => return,
+                    () = self.process.clock.sleep_until(deadline) => return,
                     renewed = until.changed() => if renewed.is_err() { return },
                 }
             }

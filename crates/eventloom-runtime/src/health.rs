@@ -4,7 +4,7 @@ use crate::{group::Group, relay::State};
 use eventloom_core::ports::Backend;
 use std::{
     sync::{PoisonError, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// A service, at a moment.
@@ -78,12 +78,13 @@ impl ConsumerHealth {
         };
         let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &group.counters;
+        let now = group.process.clock.now();
         let trouble = group.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ConsumerHealth {
             name: group.name().to_string(),
             lanes,
             instances,
-            lease_left: group.lease_until.borrow().saturating_duration_since(Instant::now()),
+            lease_left: group.lease_until.borrow().saturating_duration_since(now),
             paused,
             outage: group.probe_in().is_some(),
             batch_size: group.batch.get(),
@@ -100,7 +101,7 @@ impl ConsumerHealth {
             conflicts: read(&counters.conflicts),
             broker: group.relay.as_ref().map(State::place),
             alarm: group.relay.as_ref().and_then(State::alarm),
-            trouble: trouble.map(|(at, text)| (at.elapsed(), text)),
+            trouble: trouble.map(|(at, text)| (now.saturating_duration_since(at), text)),
         }
     }
 }

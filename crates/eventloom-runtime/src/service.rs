@@ -1,13 +1,14 @@
 //! One object on which everything starts and stops.
 
 use crate::{
-    clock::TokioClock,
+    clock::{TokioClock, pace},
     consumer::{Consumer, Handlers, Mode},
     drain, fetch,
     group::{Group, Process},
     health::{ConsumerHealth, Health},
     housekeeping::{self, Keep},
     membership,
+    outstanding::{self, Outstanding},
     relay::{self, Relay, Unfit},
     settings::{Settings, check},
     tail::Tail,
@@ -17,7 +18,7 @@ use crate::{
 };
 use eventloom_core::{
     Clock, NameError, OwnerId, StoreErrorKind, chain,
-    ports::{Backend, RegisterError},
+    ports::{Backend, ReadError, RegisterError},
 };
 use std::{collections::HashSet, future::Future, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
@@ -121,7 +122,7 @@ impl<S: Backend> Eventloom<S> {
         self
     }
 
-    /// Another source of time: a virtual clock in tests.
+    /// Another source of time: a virtual clock in tests, such as that of `eventloom-testkit`.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -188,7 +189,11 @@ impl<S: Backend> Eventloom<S> {
             if !names.insert(name.clone()) {
                 return Err(StartError::NamedTwice { name });
             }
-            checked.push((settings, Handlers::None, Some(relay::State::new(relay.outlet()))));
+            checked.push((
+                settings,
+                Handlers::None,
+                Some(relay::State::new(relay.outlet(), self.clock.clone())),
+            ));
         }
         let leases = checked.iter().map(|(settings, ..)| settings.lease);
         // Readers share what is read, so a payload is left out only where nobody wants it.
@@ -307,7 +312,7 @@ async fn register<S: Backend>(process: &Process<S>, settings: &Settings) -> Resu
                 ) =>
             {
                 tracing::warn!(store = %process.store.place(), error = %chain(&error), "waiting for the store");
-                process.clock.sleep(retry).await;
+                pace(retry).await;
                 retry = (retry * 2).min(REGISTER_RETRY_MOST);
             }
             Err(source) => {
@@ -375,11 +380,24 @@ impl<S: Backend> Service<S> {
         }
     }
 
+    /// What is left to do: for tests, and for whoever waits until a service has nothing to do. Asks the store.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn outstanding(&self) -> Result<Vec<Outstanding>, ReadError> {
+        outstanding::of(&self.process, &self.groups).await
+    }
+
+    /// How its consumers and relays are, without asking the store.
+    pub fn consumers(&self) -> Vec<ConsumerHealth> {
+        self.groups.iter().map(|group| ConsumerHealth::of(group)).collect()
+    }
+
     /// How it is, asking the store.
     pub async fn health(&self) -> Health {
         let answer = tokio::time::timeout(Duration::from_secs(2), self.process.store.ping()).await;
         let store_reachable = matches!(answer, Ok(Ok(())));
-        let consumers: Vec<_> = self.groups.iter().map(|group| ConsumerHealth::of(group)).collect();
+        let consumers = self.consumers();
         let alarmed = consumers.iter().any(|consumer| consumer.alarm.is_some());
         let leased = consumers.iter().all(|consumer| !consumer.lease_left.is_zero());
         Health {

@@ -200,7 +200,7 @@ impl Relay {
             mode: Mode::Transaction,
             start: self.start,
             attempts_max: self.attempts_max,
-            backoff: self.backoff.clone(),
+            backoff: self.backoff,
             poison: Poison::Park,
             unhandled: Unhandled::Acknowledge,
             deadline: confirm_within,

@@ -21,5 +21,7 @@ mod postgres;
 mod process;
 mod readme;
 mod refusals;
+mod testing;
+mod testing_guide;
 mod ui;
 mod wrapped;
