@@ -68,14 +68,14 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
             if stopping {
                 return;
             }
-            let idle = if suspects { SUSPECT_PACE } else { IDLE_REST };
-            let rest = probe_in.filter(|wait| !wait.is_zero()).unwrap_or(idle);
+            let probe_in = probe_in.filter(|wait| !wait.is_zero());
+            let rest = probe_in.unwrap_or(IDLE_REST);
             let rest = rested_at.map_or(rest, |at| rest.min(at - now));
             tokio::select! {
                 () = changed => {}
                 // The turn of suspects depends on other consumers, which tell nobody.
-                () = pace(rest), if suspects => {}
-                () = group.process.clock.sleep_until(now + rest), if !suspects => {}
+                () = pace(SUSPECT_PACE), if suspects && probe_in.is_none() => {}
+                () = group.process.clock.sleep_until(now + rest) => {}
                 () = group.process.stopping.cancelled() => {}
             }
             continue;

@@ -130,6 +130,18 @@ fn decoded<E: Event>(row: &Recorded) -> Option<E> {
 }
 
 /// What a consumer has set aside.
+///
+/// ```
+/// use eventloom_core::{StoreError, ports::Backend};
+/// use eventloom_testkit::SetAside;
+///
+/// async fn check<S: Backend>(store: &S) -> Result<(), StoreError> {
+///     let held = SetAside::read(store, "invoicing").await?;
+///     held.assert_held_keys(&["order-17"]);
+///     held.assert_dead(&["order.placed"]);
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug, Clone)]
 pub struct SetAside {
     keys: Vec<String>,

@@ -51,10 +51,10 @@ const IN_FLIGHT_DEFAULT: u32 = 4;
 /// do not loop.
 ///
 /// ```
-/// use eventloom_core::ports::{Backend, Relays};
+/// use eventloom_core::ports::Backend;
 /// use eventloom_runtime::{Database, Eventloom, Relay, Service, StartError};
 ///
-/// async fn run<S: Backend, B: Relays>(store: S, broker: B) -> Result<Service<S>, StartError> {
+/// async fn run<S: Backend, B: Backend>(store: S, broker: B) -> Result<Service<S>, StartError> {
 ///     Eventloom::new(store).relay(Relay::new("relay", Database::new(broker))).start().await
 /// }
 /// ```

@@ -179,3 +179,49 @@ impl<B: Broker + Clone> Producer for FaultyProducer<B> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::broker::Memory;
+    use eventloom_core::{ConsumerName, Epoch, Lane, OffsetDateTime, Position, Recorded, Uuid};
+
+    fn outgoing(position: i64) -> Outgoing {
+        let id = Uuid::new_v4().to_string();
+        let mut envelope = Envelope::new(id, "orders", "order.placed", OffsetDateTime::UNIX_EPOCH);
+        envelope.key = Some(if position % 2 == 0 { "even" } else { "odd" }.to_owned());
+        Outgoing {
+            message: Arc::new(Recorded {
+                position: Position(position),
+                lane: Lane(0),
+                envelope,
+                omitted: None,
+            }),
+            epoch: Epoch(1),
+            redrives: 0,
+        }
+    }
+
+    #[tokio::test]
+    async fn keys_are_shuffled_and_each_message_is_told_its_own_fate() {
+        let memory = Memory::new();
+        let broker = FaultyBroker::new(memory.clone());
+        let source = Source {
+            log: Uuid::new_v4(),
+            reader: ConsumerName::parse("relay").unwrap(),
+        };
+        let mut producer = broker.producer(&source).await.unwrap();
+        let batch: Vec<Outgoing> = (1..=10).map(outgoing).collect();
+        let refused = Uuid::parse_str(&batch[9].message.envelope.id).unwrap();
+        memory.on(refused, crate::broker::Then::Refuse);
+        broker.nth(1, BrokerFault::Reorder(3));
+        let fates = producer.submit(batch).await.unwrap().await;
+        let confirmed: Vec<bool> = fates.iter().map(|fate| *fate == Fate::Confirmed).collect();
+        assert_eq!(confirmed, [vec![true; 9], vec![false]].concat());
+        let arrived: Vec<i64> = memory.arrived().iter().map(|arrived| arrived.position.0).collect();
+        let of = |rest| arrived.iter().filter(|at| *at % 2 == rest).collect::<Vec<_>>();
+        assert!(!arrived.is_sorted(), "{arrived:?}");
+        assert!(of(0).is_sorted() && of(1).is_sorted(), "{arrived:?}");
+    }
+}

@@ -1,7 +1,9 @@
 //! The testkit as the author of a service uses it, on both stores: virtual time, runs until idle, assertions, faults.
 
 use crate::folder::Folder;
-use eventloom::{Backoff, Classify, Consumer, Context, Event, NewEvent, Relay, Topic, ports::Backend};
+use eventloom::{
+    Backoff, Classify, Consumer, Context, EffectContext, EffectHandle, Event, NewEvent, Relay, Topic, ports::Backend,
+};
 use eventloom_testkit::{
     RunError, TestService,
     broker::Memory,
@@ -10,8 +12,9 @@ use eventloom_testkit::{
 use serde::{Deserialize, Serialize};
 use std::{
     borrow::Cow,
+    collections::HashSet,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -361,6 +364,90 @@ async fn broker_faults_bite<S: Backend>(store: S) {
     service.stop().await.unwrap();
 }
 
+/// Notes the keys under which it was called, and fails the first time.
+#[derive(Clone, Default)]
+struct Calling(Arc<Mutex<Vec<String>>>);
+
+impl EffectHandle for Calling {
+    type Event = Placed;
+    type Output = ();
+    type Error = NotInvoiced;
+    async fn handle(&self, placed: Placed, cx: &mut EffectContext<'_>) -> Result<(), NotInvoiced> {
+        let mut keys = self.0.lock().unwrap();
+        keys.push(cx.idempotency_key().to_owned());
+        match placed.order == "a" && cx.attempt() == 1 {
+            true => Err(NotInvoiced),
+            false => Ok(()),
+        }
+    }
+}
+
+async fn calls_are_retried_by_the_clock<S: Backend>(store: S) {
+    let faults = StoreFaults::default();
+    let calling = Calling::default();
+    let backoff = Backoff::default().first(MINUTE);
+    let caller = Consumer::new("caller")
+        .topic(ORDERS)
+        .effect(calling.clone())
+        .backoff(backoff);
+    let store = FaultyStore::new(store, faults.clone());
+    let mut service = TestService::start(store, |service| service.consumer(caller))
+        .await
+        .unwrap();
+    service
+        .publish_rows(&doubled(vec![row("a", 1), row("b", 1)]))
+        .await
+        .unwrap();
+    let ran = service.run_until_idle().await.unwrap();
+    assert_eq!((ran.of("caller").handled, ran.of("caller").failures), (1, 1));
+    assert_eq!(calling.0.lock().unwrap().len(), 2);
+    faults.nth("finish_effects", 1, StoreFault::Fail);
+    let ran = service.advance_until_idle(HOUR).await.unwrap();
+    assert_eq!((ran.of("caller").handled, faults.left("finish_effects")), (1, 0));
+    let keys = calling.0.lock().unwrap().clone();
+    assert_eq!(
+        keys.len(),
+        4,
+        "its result was not stored, so it was called once more: {keys:?}"
+    );
+    let of_a: HashSet<&String> = keys
+        .iter()
+        .filter(|key| keys.iter().filter(|other| other == key).count() > 1)
+        .collect();
+    assert_eq!(of_a.len(), 1, "under one key: {keys:?}");
+    service.stop().await.unwrap();
+}
+
+async fn instances_share_a_clock<S: Backend>(store: S) {
+    let handler = Invoicing::default();
+    let mut first = TestService::start(store.clone(), |service| service.consumer(consumer(&handler)))
+        .await
+        .unwrap();
+    first.run_until_idle().await.unwrap();
+    let clock = first.clock().clone();
+    let mut second = TestService::start_on(store, clock, |service| service.consumer(consumer(&handler)))
+        .await
+        .unwrap();
+    for _ in 0..3 {
+        first.advance(SECOND * 5).await.unwrap();
+        second.run_until_idle().await.unwrap();
+    }
+    let lanes = |service: &TestService<S>| service.service().consumers()[0].lanes;
+    assert_eq!((lanes(&first), lanes(&second)), (32, 32));
+    let rows: Vec<NewEvent> = (0..60).map(|n| row(&format!("k{n}"), n)).collect();
+    first.publish_rows(&rows).await.unwrap();
+    let (one, other) = (
+        first.run_until_idle().await.unwrap(),
+        second.run_until_idle().await.unwrap(),
+    );
+    let (one, other) = (one.of("invoicing").handled, other.of("invoicing").handled);
+    assert!(one > 0 && other > 0 && one + other == 60, "{one} {other}");
+    second.stop().await.unwrap();
+    first.advance(SECOND * 5).await.unwrap();
+    assert_eq!(lanes(&first), 64);
+    first.stop().await.unwrap();
+}
+
 /// Each case as a test on both stores.
 macro_rules! on_both {
     ($($case:ident)+) => {
@@ -398,4 +485,6 @@ on_both! {
     says_what_it_waits_for
     store_faults_bite
     broker_faults_bite
+    calls_are_retried_by_the_clock
+    instances_share_a_clock
 }
