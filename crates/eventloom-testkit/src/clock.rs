@@ -240,6 +240,7 @@ fn done(clock: &VirtualClock, id: u64) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -286,6 +287,26 @@ mod tests {
         clock.advance(SECOND * 3600).await;
         assert_eq!(renewing.await.ok(), Some(SECOND));
         assert_eq!(clock.elapsed(), SECOND * 3600);
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn no_time_passes_between_one_renewal_and_the_asking_for_the_next() {
+        let clock = VirtualClock::new();
+        let (own, begun) = (clock.clone(), clock.now());
+        let first = clock.wake_at(begun + SECOND);
+        let renewing = tokio::spawn(async move {
+            let mut next = first;
+            for nth in 1..=1000 {
+                let awake = next.await;
+                assert_eq!(own.elapsed(), SECOND * nth);
+                next = own.wake_at(begun + SECOND * (nth + 1));
+                drop(awake);
+                // The next one is polled only later.
+                tokio::task::yield_now().await;
+            }
+        });
+        clock.advance(SECOND * 1000).await;
+        renewing.await.unwrap();
     }
 
     #[tokio::test]

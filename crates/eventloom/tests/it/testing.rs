@@ -448,6 +448,43 @@ async fn instances_share_a_clock<S: Backend>(store: S) {
     first.stop().await.unwrap();
 }
 
+/// Passes on what was invoiced, and then what was passed on, step by step.
+#[derive(Clone)]
+struct Passing(u32);
+
+impl<S: Backend> eventloom::Handle<S> for Passing {
+    type Event = Invoiced;
+    type Output = ();
+    type Error = NotInvoiced;
+    async fn handle(&self, invoiced: Invoiced, cx: &mut Context<'_, S>) -> Result<(), NotInvoiced> {
+        let passed = Invoiced {
+            number: invoiced.number + 1,
+            ..invoiced
+        };
+        if invoiced.number < self.0 {
+            cx.publish(INVOICES, &passed).await.map_err(|_| NotInvoiced)?;
+        }
+        Ok(())
+    }
+}
+
+async fn what_one_consumer_leaves_to_another_is_work<S: Backend>(store: S) {
+    let handler = Invoicing::default();
+    let passing = Consumer::new("passing").topic(INVOICES).handle(Passing(5));
+    let configure = |service: eventloom::Eventloom<S>| service.consumer(consumer(&handler)).consumer(passing);
+    let mut service = TestService::start(store, configure).await.unwrap();
+    for round in 0..40 {
+        service.publish(ORDERS, &placed(&format!("k{round}"), 0)).await.unwrap();
+        let ran = service.run_until_idle().await.unwrap();
+        assert_eq!(
+            (ran.of("invoicing").handled, ran.of("passing").handled),
+            (1, 6),
+            "round {round}"
+        );
+    }
+    service.stop().await.unwrap();
+}
+
 /// Each case as a test on both stores.
 macro_rules! on_both {
     ($($case:ident)+) => {
@@ -487,4 +524,5 @@ on_both! {
     broker_faults_bite
     calls_are_retried_by_the_clock
     instances_share_a_clock
+    what_one_consumer_leaves_to_another_is_work
 }
