@@ -8,8 +8,13 @@ use crate::{
     workload::{ATTEMPTS_MAX, FOLLOWED, ORDERS},
 };
 use anyhow::{Context, Result, bail};
-use eventloom::{Backoff, Clock, Consumer, ConsumerHealth, Eventloom, OffsetDateTime, Relay, Service, TokioClock};
-use std::{sync::Arc, time::Duration};
+use eventloom::{
+    Awake, Backoff, Clock, Consumer, ConsumerHealth, Eventloom, OffsetDateTime, Relay, Service, TokioClock,
+};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 /// Calls to the outside at once, for each instance.
 pub(crate) const CALLS_MAX: u32 = 4;
@@ -55,8 +60,12 @@ impl Clock for Ahead {
         Some(OffsetDateTime::now_utc() + Duration::from_secs(self.0.unsigned_abs()))
     }
 
-    fn sleep(&self, duration: Duration) -> eventloom_core::BoxFuture<'static, ()> {
-        TokioClock.sleep(duration)
+    fn now(&self) -> Instant {
+        TokioClock.now()
+    }
+
+    fn wake_at(&self, until: Instant) -> eventloom_core::BoxFuture<'static, Awake> {
+        TokioClock.wake_at(until)
     }
 }
 

@@ -20,7 +20,7 @@ pub mod ports;
 mod shared_commit;
 
 pub use chain::chain;
-pub use clock::{BoxFuture, Clock};
+pub use clock::{Awake, BoxFuture, Clock};
 pub use envelope::{Envelope, Headers, Payload, Recorded};
 pub use error::{Classify, PublishError, RetryClass, StoreError, StoreErrorKind};
 pub use event::{Event, NewEvent};

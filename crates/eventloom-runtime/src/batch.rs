@@ -235,6 +235,7 @@ async fn finish<S: Backend>(
 /// The messages of one transaction.
 pub(crate) struct Transacted<'g, S: Backend> {
     group: &'g Group<S>,
+    /// In real time, which the store ends transactions by.
     begun: Instant,
     pub(crate) outgoing: Vec<NewEvent>,
     /// Whether a handler has run.

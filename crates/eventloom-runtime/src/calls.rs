@@ -11,6 +11,7 @@
 
 use crate::{
     batch::{self, Item, Standing, Trouble},
+    clock::pace,
     consumer::{Handlers, Poison},
     drain,
     effect::Called,
@@ -170,7 +171,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         return Err(Stopped::Outage);
     }
     if waits {
-        group.process.clock.sleep(IN_PROGRESS_PACE).await;
+        pace(IN_PROGRESS_PACE).await;
     }
     Ok(())
 }
@@ -503,7 +504,7 @@ pub(crate) async fn alone<S: Backend>(
             .await
             .map_err(stopped)?,
         Stand::Elsewhere => {
-            group.process.clock.sleep(IN_PROGRESS_PACE).await;
+            pace(IN_PROGRESS_PACE).await;
             return Err(Stopped::Later);
         }
         Stand::Call { again } => {

@@ -2,7 +2,8 @@
 
 use crate::span;
 use eventloom_core::{
-    ConsumerName, Envelope, Event, NewEvent, OffsetDateTime, PublishError, PublishLimits, Topic, Uuid, ports::Store,
+    ConsumerName, Envelope, Event, NewEvent, OffsetDateTime, Payload, PublishError, PublishLimits, Topic, Uuid,
+    ports::Store,
 };
 use std::{
     borrow::Cow,
@@ -81,6 +82,13 @@ impl Buffer<'_> {
         id
     }
 
+    pub(crate) fn events<E: Event>(&self, topic: &Topic) -> Result<Vec<E>, serde_json::Error> {
+        let rows = self.read().iter();
+        rows.filter(|row| row.topic() == topic && row.event_type() == E::TYPE)
+            .map(|row| serde_json::from_slice(row.payload().map_or(&b"null"[..], Payload::bytes)))
+            .collect()
+    }
+
     pub(crate) fn read(&self) -> &[NewEvent] {
         match self {
             Buffer::Engine(rows) => rows,
@@ -110,7 +118,7 @@ impl Buffer<'_> {
 /// async fn test_of_invoice<S: Store>(connection: &mut S::Connection) -> Result<(), PublishError> {
 ///     let mut cx = Context::<S>::for_test(connection);
 ///     invoice("order-17".to_owned(), &mut cx).await?;
-///     assert_eq!(cx.published()[0].event_type(), "order.invoiced");
+///     assert_eq!(cx.published_rows()[0].event_type(), "order.invoiced");
 ///     Ok(())
 /// }
 /// ```
@@ -141,6 +149,27 @@ impl<'a, S: Store> Context<'a, S> {
     /// As [`Context::for_test`], with an envelope of the test's own.
     pub fn for_test_with(connection: &'a mut S::Connection, envelope: Envelope) -> Self {
         Context::of_test(connection, Delivery::for_test_with(envelope))
+    }
+
+    /// As if this were another attempt; 1 in a unit test unless said otherwise.
+    #[must_use]
+    pub fn with_attempt(mut self, attempt: u32) -> Self {
+        self.delivery.attempt = attempt;
+        self
+    }
+
+    /// With another deadline; 30 s away in a unit test unless said otherwise.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.delivery.deadline = deadline;
+        self
+    }
+
+    /// As if another consumer handled it; `test` in a unit test unless said otherwise.
+    #[must_use]
+    pub fn with_consumer(mut self, consumer: ConsumerName) -> Self {
+        self.delivery.consumer = Cow::Owned(consumer);
+        self
     }
 
     fn of_test(connection: &'a mut S::Connection, delivery: Delivery<'a>) -> Self {
@@ -193,8 +222,16 @@ impl<'a, S: Store> Context<'a, S> {
         Ok(self.outgoing.push(self.delivery.caused_row(row)?))
     }
 
-    /// What has been published so far.
-    pub fn published(&self) -> &[NewEvent] {
+    /// Events of a type that have been published to a topic so far, in order.
+    ///
+    /// # Errors
+    /// One of them does not decode: its type serialises to something that it does not deserialise from.
+    pub fn published<E: Event>(&self, topic: Topic) -> Result<Vec<E>, serde_json::Error> {
+        self.outgoing.events(&topic)
+    }
+
+    /// What has been published so far, raw.
+    pub fn published_rows(&self) -> &[NewEvent] {
         self.outgoing.read()
     }
 }

@@ -6,6 +6,7 @@
 use crate::{
     batch::{Item, Transacted, Trouble},
     calls,
+    clock::pace,
     consumer::{Mode, Poison},
     failure::Failed,
     group::{Group, count},
@@ -40,18 +41,26 @@ const LANES_LOOKED_AT: usize = 8;
 pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
     let mut turn = 0;
     while !group.is_stopping() {
+        // Before the look: what is due next is told from its moment on.
+        let looked = group.process.clock.now();
         let rest = match round(&group, &mut turn).await {
-            Ok(rest) => rest,
+            Ok(rest) => Ok(looked + rest),
             Err(Stopped::Store(error)) => {
                 group.note_trouble("cannot look at held messages", &error);
-                RETRY
+                Err(RETRY)
             }
-            Err(Stopped::Later) => LATER_PACE,
-            Err(_) => BUSY_PACE,
+            Err(Stopped::Later) => Err(LATER_PACE),
+            Err(_) => Err(BUSY_PACE),
+        };
+        let rested = async {
+            match rest {
+                Ok(until) => group.process.clock.sleep_until(until).await,
+                Err(pause) => pace(pause).await,
+            }
         };
         tokio::select! {
             () = group.held.notified() => {}
-            () = group.process.clock.sleep(rest) => {}
+            () = rested => {}
             () = group.process.stopping.cancelled() => {}
         }
     }
@@ -343,7 +352,7 @@ async fn handle_together<S: Backend>(group: &Group<S>, items: &[Item]) -> Result
             Err(Trouble::Conflict(by_handler)) => {
                 count(&group.meter.counters.conflicts, 1);
                 match losses.lost(by_handler) {
-                    AfterLoss::Again(pause) => group.process.clock.sleep(pause).await,
+                    AfterLoss::Again(pause) => pace(pause).await,
                     AfterLoss::Fails(failed) => {
                         count(&group.meter.counters.failures, 1);
                         return failed_again(group, &now[0], failed).await;
@@ -504,13 +513,7 @@ async fn let_go<S: Backend>(group: &Group<S>, cursor: Cursor, key: &str) -> Resu
         };
         match attempt.await {
             Ok(found) => return Ok(found),
-            Err(Trouble::Conflict(_)) => {
-                group
-                    .process
-                    .clock
-                    .sleep(Duration::from_millis(fastrand::u64(1..20)))
-                    .await
-            }
+            Err(Trouble::Conflict(_)) => pace(Duration::from_millis(fastrand::u64(1..20))).await,
             Err(trouble) => return Err(stopped(trouble)),
         }
     }

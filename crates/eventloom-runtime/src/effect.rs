@@ -9,7 +9,7 @@ use eventloom_core::{
     BoxFuture, Classify, ConsumerName, Envelope, Event, NewEvent, Payload, PublishError, Topic, Uuid,
 };
 use serde::Serialize;
-use std::{future::Future, marker::PhantomData, time::Instant};
+use std::{borrow::Cow, future::Future, marker::PhantomData, time::Instant};
 
 /// What a handler of mode effect is given beside its event.
 ///
@@ -41,6 +41,35 @@ impl<'a> EffectContext<'a> {
     /// As [`EffectContext::for_test`], with an envelope of the test's own.
     pub fn for_test_with(envelope: Envelope) -> EffectContext<'static> {
         EffectContext::new(Delivery::for_test_with(envelope), false, Buffer::Own(Vec::new()))
+    }
+
+    /// As if this were another attempt; 1 in a unit test unless said otherwise.
+    #[must_use]
+    pub fn with_attempt(mut self, attempt: u32) -> Self {
+        self.delivery.attempt = attempt;
+        self
+    }
+
+    /// With another deadline; 30 s away in a unit test unless said otherwise.
+    #[must_use]
+    pub fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.delivery.deadline = deadline;
+        self
+    }
+
+    /// As if another consumer handled it; `test` in a unit test unless said otherwise. The idempotency key follows.
+    #[must_use]
+    pub fn with_consumer(self, consumer: ConsumerName) -> Self {
+        let mut delivery = self.delivery;
+        delivery.consumer = Cow::Owned(consumer);
+        EffectContext::new(delivery, self.again, self.outgoing)
+    }
+
+    /// As if a process had ended during a call under this key.
+    #[must_use]
+    pub fn after_a_crash(mut self) -> Self {
+        self.again = true;
+        self
     }
 
     /// Stable over attempts, restarts and instances: `consumer/logical id`.
@@ -89,8 +118,16 @@ impl<'a> EffectContext<'a> {
         Ok(self.outgoing.push(self.delivery.caused_row(row)?))
     }
 
-    /// What has been published so far.
-    pub fn published(&self) -> &[NewEvent] {
+    /// Events of a type that have been published to a topic so far, in order.
+    ///
+    /// # Errors
+    /// One of them does not decode: its type serialises to something that it does not deserialise from.
+    pub fn published<E: Event>(&self, topic: Topic) -> Result<Vec<E>, serde_json::Error> {
+        self.outgoing.events(&topic)
+    }
+
+    /// What has been published so far, raw.
+    pub fn published_rows(&self) -> &[NewEvent] {
         self.outgoing.read()
     }
 }

@@ -1,6 +1,6 @@
 //! Brings rows of the log to the lanes of one consumer, no faster than they are handled.
 
-use crate::{group::Group, time_limit::ports::*};
+use crate::{clock::pace, group::Group, time_limit::ports::*};
 use eventloom_core::{
     Position,
     ports::{Backend, ReadError, ReadLimits},
@@ -28,7 +28,7 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
             Err(error) => {
                 group.note_trouble("cannot read the log", &error);
                 tokio::select! {
-                    () = group.process.clock.sleep(retry) => {}
+                    () = pace(retry) => {}
                     () = group.process.stopping.cancelled() => return,
                 }
                 retry = (retry * 2).min(RETRY_MOST);

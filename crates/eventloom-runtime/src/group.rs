@@ -83,6 +83,8 @@ pub(crate) struct Group<S: Backend> {
     pub(crate) calls: Semaphore,
     pub(crate) meter: Meter,
     hot_keys: Mutex<HotKeys>,
+    /// When the lease is asked for again that could not be renewed.
+    pub(crate) renews_at: Mutex<Option<Instant>>,
     /// The last trouble, for health.
     pub(crate) trouble: Mutex<Option<(Instant, String)>>,
 }
@@ -97,6 +99,7 @@ impl<S: Backend> Group<S> {
         let batch = BatchSize::new(settings.batch_max);
         let calls = Semaphore::new(settings.in_flight as usize);
         let meter = Meter::new(&settings.name, relay.is_some());
+        let now = process.clock.now();
         let store = process.store.inner().clone();
         let limit = TimeLimit::of(settings.lease, store.capacity());
         Group {
@@ -111,11 +114,12 @@ impl<S: Backend> Group<S> {
             changed: Notify::new(),
             rejoin: Notify::new(),
             held: Notify::new(),
-            lease_until: watch::Sender::new(Instant::now()),
+            lease_until: watch::Sender::new(now),
             batch,
             calls,
             meter,
-            hot_keys: Mutex::new(HotKeys::new(Instant::now())),
+            hot_keys: Mutex::new(HotKeys::new(now)),
+            renews_at: Mutex::default(),
             trouble: Mutex::default(),
         }
     }
@@ -156,12 +160,12 @@ impl<S: Backend> Group<S> {
     /// Messages that were seen through.
     pub(crate) fn note_keys(&self, items: &[Item]) {
         let mut hot_keys = self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner);
-        hot_keys.count(items.iter().filter_map(Item::key), Instant::now());
+        hot_keys.count(items.iter().filter_map(Item::key), self.process.clock.now());
     }
 
     pub(crate) fn hot_keys(&self, most: usize) -> Vec<HotKey> {
         let mut hot_keys = self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner);
-        hot_keys.hottest(most, Instant::now())
+        hot_keys.hottest(most, self.process.clock.now())
     }
 
     pub(crate) fn scope(&self) -> Scope<'_> {
@@ -191,7 +195,7 @@ impl<S: Backend> Group<S> {
     /// How long until messages may be tried again, one at a time; `None` while nothing stands against it.
     pub(crate) fn probe_in(&self) -> Option<Duration> {
         match &self.relay {
-            None => self.outage().probe_in(),
+            None => self.outage().probe_in(self.process.clock.now()),
             Some(relay) if relay.alarm().is_some() => Some(ALARMED),
             Some(relay) => relay.probe_in(),
         }
@@ -214,7 +218,12 @@ impl<S: Backend> Group<S> {
     pub(crate) fn note_trouble(&self, doing: &str, error: &dyn std::fmt::Display) {
         tracing::warn!(consumer = %self.name(), %error, "{doing}");
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some((Instant::now(), format!("{doing}: {error}")));
+            Some((self.process.clock.now(), format!("{doing}: {error}")));
+    }
+
+    /// When the lease is asked for again, after it could not be renewed.
+    pub(crate) fn renews_at(&self, at: Option<Instant>) {
+        *self.renews_at.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
     /// What a handler is told of its message.
@@ -223,12 +232,13 @@ impl<S: Backend> Group<S> {
             envelope: Cow::Borrowed(&item.row.envelope),
             consumer: Cow::Borrowed(self.name()),
             attempt: item.attempt,
+            // Real time under any clock: handlers hand it to drivers and clients of their own.
             deadline: Instant::now() + self.settings.deadline,
             limits: Cow::Borrowed(self.store().limits()),
         }
     }
 
-    /// Runs a handler within its deadline and its span. A panic is a failure like others.
+    /// Runs a handler within its deadline, of real time, since what it waits for is real, and within its span. A panic is a failure like others.
     pub(crate) async fn within_deadline<T>(
         &self,
         item: &Item,
@@ -274,7 +284,7 @@ impl<S: Backend> Group<S> {
         }
         let (began, open) = {
             let mut outage = self.outage();
-            (outage.failed(key), outage.is_open())
+            (outage.failed(key, self.process.clock.now()), outage.is_open())
         };
         if began {
             self.note_trouble(
@@ -297,7 +307,7 @@ impl<S: Backend> Group<S> {
                 }
                 let deadline = *until.borrow_and_update();
                 tokio::select! {
-                    () = tokio::time::sleep_until(deadline.into()) => return,
+                    () = self.process.clock.sleep_until(deadline) => return,
                     renewed = until.changed() => if renewed.is_err() { return },
                 }
             }

@@ -9,7 +9,7 @@ use crate::{
 use eventloom_core::ports::Backend;
 use std::{
     sync::{Arc, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 /// How long a health check waits for the store.
@@ -135,12 +135,13 @@ impl ConsumerHealth {
             (lanes.len(), lanes.members, lanes.paused)
         };
         let counters = &group.meter.counters;
+        let now = group.process.clock.now();
         let trouble = group.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
         ConsumerHealth {
             name: group.name().to_string(),
             lanes,
             instances,
-            lease_left: group.lease_until.borrow().saturating_duration_since(Instant::now()),
+            lease_left: group.lease_until.borrow().saturating_duration_since(now),
             paused,
             outage: group.probe_in().is_some(),
             batch_size: group.batch.get(),
@@ -158,7 +159,7 @@ impl ConsumerHealth {
             hot_keys: group.hot_keys(HOT_KEYS_MAX),
             broker: group.relay.as_ref().map(State::place),
             alarm: group.relay.as_ref().and_then(State::alarm),
-            trouble: trouble.map(|(at, text)| (at.elapsed(), text)),
+            trouble: trouble.map(|(at, text)| (now.saturating_duration_since(at), text)),
         }
     }
 }

@@ -1,7 +1,10 @@
 //! What an instance knows of the lanes that it owns: how far they are done, what is queued for them, who works on them.
 
+mod outstanding;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use outstanding::LanesLeft;
 
 use eventloom_core::{
     Epoch, Lane, Position, Recorded,
@@ -105,6 +108,11 @@ pub(crate) struct Lanes {
     pub(crate) dropped: bool,
     /// Only what the tables know as taken is finished; nothing more is begun.
     pub(crate) stopping: bool,
+    /// How often lanes were forgotten, and how many of these times were asked for again since.
+    pub(crate) forgotten: u64,
+    pub(crate) rejoined: u64,
+    /// How often work on lanes was begun.
+    begun: u64,
 }
 
 impl Lanes {
@@ -136,6 +144,7 @@ impl Lanes {
 
     /// Forgets a lane whose fence failed or whose transaction ended in doubt. It is taken anew, under a new epoch.
     pub(crate) fn forget(&mut self, cursors: impl IntoIterator<Item = Cursor>) {
+        self.forgotten += 1;
         for cursor in cursors {
             if self
                 .lanes
@@ -321,6 +330,7 @@ impl Lanes {
         if ready.is_empty() {
             return None;
         }
+        self.begun += 1;
         let begin = ready.partition_point(|lane| lane.0 < self.turn) % ready.len();
         let lanes_max = ready.len().div_ceil(workers.max(1));
         let mut slices = Vec::new();
@@ -361,6 +371,7 @@ impl Lanes {
         }
         owned.busy = true;
         owned.wanted = false;
+        self.begun += 1;
         Some(Ok(Cursor {
             lane,
             epoch: owned.epoch,
@@ -405,13 +416,6 @@ impl Lanes {
         let begin = owned.queue.partition_point(|row| row.position <= done);
         let end = (begin + rows).min(owned.queue.len());
         (end > begin).then(|| owned.queue[end - 1].position)
-    }
-
-    /// Lets a lane rest.
-    pub(crate) fn rest(&mut self, cursor: Cursor, until: Instant) {
-        if let Some(owned) = self.get_mut(cursor) {
-            owned.rest_until = Some(until);
-        }
     }
 
     /// Nobody waits for this lane any more.
@@ -478,6 +482,7 @@ impl Lanes {
     /// Steps over ranges that hold nothing for these lanes: of those that nobody works on and for which nothing waits.
     /// They are busy until [`Lanes::done`].
     pub(crate) fn idle_moves(&mut self, at_least: i64) -> Vec<Move> {
+        self.begun += 1;
         let idle = self.lanes.iter_mut().filter(|(_, owned)| {
             !owned.busy && !owned.leaving && owned.queue.is_empty() && owned.fetched.0 - owned.position.0 >= at_least
         });
@@ -540,8 +545,7 @@ impl OwnedLane {
         } else {
             !self.queue.is_empty()
         };
-        let resting = self.rest_until.is_some_and(|until| Instant::now() < until);
-        more && !self.busy && !self.wanted && !self.blocked && !resting
+        more && !self.busy && !self.wanted && !self.blocked && self.rest_until.is_none()
     }
 
     /// Whether the tables say that messages are taken which are not done: a successor would suspect them.

@@ -42,6 +42,7 @@ mod meter;
 mod observe;
 mod once;
 mod outage;
+mod outstanding;
 mod relay;
 mod service;
 mod settings;
@@ -62,6 +63,7 @@ pub use handler::{Function, Handle, Handler, Struct};
 pub use health::{ConsumerHealth, Health};
 pub use hot_keys::HotKey;
 pub use once::{Once, OnceError, once, once_in};
+pub use outstanding::Outstanding;
 pub use relay::{Database, DatabaseProducer, Null, NullProducer, Relay};
 pub use service::{Eventloom, Service, ShutdownError, StartError};
 #[doc(hidden)]

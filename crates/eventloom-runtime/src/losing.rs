@@ -14,6 +14,7 @@ const LOSSES_MAX: u32 = 20;
 #[derive(Debug)]
 pub(crate) struct Losses {
     count: u32,
+    /// In real time: the locks that it loses against are real.
     begun: Instant,
     time_max: Duration,
 }

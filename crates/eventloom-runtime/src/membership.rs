@@ -1,11 +1,12 @@
 //! Holds an instance's lease on a consumer: renews it, takes free lanes, hands over what is more than its share.
 
 use crate::{
+    clock::pace,
     consumer::Poison,
     group::{Group, count},
     time_limit::ports::*,
 };
-use eventloom_core::{StoreError, StoreErrorKind, ports::Backend};
+use eventloom_core::{Awake, StoreError, StoreErrorKind, ports::Backend};
 use std::{
     future::Future,
     sync::Arc,
@@ -21,30 +22,44 @@ const REJOIN_PACE: Duration = Duration::from_millis(20);
 pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>, drained: impl Future<Output = ()>) {
     tokio::pin!(drained);
     let renew_every = group.settings.lease / 3;
-    let mut renew_at = Instant::now();
+    let clock = &group.process.clock;
+    let mut renew_at = clock.now();
+    // Kept until the lease is renewed and the next renewal asked for: on a clock that ran on meanwhile it would lapse.
+    let mut _awake = Awake::default();
     loop {
-        let rejoin = tokio::select! {
+        let next = clock.wake_at(renew_at);
+        _awake = Awake::default();
+        let woken = tokio::select! {
             biased;
             () = &mut drained => break,
-            () = tokio::time::sleep_until(renew_at.into()) => false,
-            () = group.rejoin.notified() => true,
+            awake = next => Some(awake),
+            () = group.rejoin.notified() => None,
             // Busy lanes that are to leave leave as soon as they are free.
             () = group.changed.notified(), if group.lanes().has_surplus() => {
                 release_surplus(&group).await;
                 continue;
             }
         };
-        if rejoin {
-            tokio::time::sleep(REJOIN_PACE).await;
-        }
+        _awake = match woken {
+            Some(awake) => awake,
+            None => {
+                pace(REJOIN_PACE).await;
+                clock.wake_at(clock.now()).await
+            }
+        };
         // Renewed also while stopping: what still runs needs its lease.
-        let begun = Instant::now();
-        match keep(&group).await {
-            Ok(counted_from) => renew_at = counted_from + renew_every,
+        let begun = clock.now();
+        let kept = keep(&group).await;
+        match kept {
+            Ok(counted_from) => {
+                renew_at = counted_from + renew_every;
+                group.renews_at(None);
+            }
             Err(error) => {
                 group.note_trouble("cannot renew the lease", &error);
                 renew_at = begun + (renew_every / 4).max(Duration::from_millis(50));
-                if Instant::now() >= *group.lease_until.borrow() {
+                group.renews_at(Some(renew_at));
+                if clock.now() >= *group.lease_until.borrow() {
                     group.lanes().clear();
                 }
             }
@@ -56,13 +71,16 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>, drained: impl Future<O
 
 /// Returns since when the lease counts.
 async fn keep<S: Backend>(group: &Group<S>) -> Result<Instant, StoreError> {
-    let held = group.lanes().cursors();
-    let begun = Instant::now();
+    let (held, forgotten) = {
+        let lanes = group.lanes();
+        (lanes.cursors(), lanes.forgotten)
+    };
+    let begun = group.process.clock.now();
     let (name, owner) = (group.name(), &group.process.owner);
     let keeping = group
         .store()
         .keep(name, owner, group.settings.lease, &held, group.now());
-    // A connection that went silent must not keep the instance from coming back.
+    // In real time, which the store answers in: a connection that went silent must not keep the instance from coming back.
     let Ok(tenure) = tokio::time::timeout(group.settings.lease, keeping).await else {
         let silent = "no answer within the lease";
         return Err(StoreError::new(
@@ -74,9 +92,13 @@ async fn keep<S: Backend>(group: &Group<S>) -> Result<Instant, StoreError> {
     let tenure = tenure?;
     // From before the database's clock was read. Where one transaction writes at a time, the turn may come late in a lease:
     // counted from the asking, handlers would be dropped that have all the time they are allowed.
-    let counted_from = begun + tenure.waited.min(begun.elapsed());
+    let counted_from = begun + tenure.waited.min(group.process.clock.now() - begun);
     let was_paused = group.lanes().paused;
-    let lost = group.lanes().apply(&tenure, group.settings.poison == Poison::Block);
+    let lost = {
+        let mut lanes = group.lanes();
+        lanes.rejoined = forgotten;
+        lanes.apply(&tenure, group.settings.poison == Poison::Block)
+    };
     // After the lanes: whoever is woken by it looks whether its own are still there.
     group.lease_until.send_replace(counted_from + group.settings.lease);
     for lane in lost {

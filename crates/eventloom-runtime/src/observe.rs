@@ -61,7 +61,10 @@ pub(crate) async fn run<S: Backend>(process: Arc<Process<S>>, groups: Vec<Arc<Gr
 fn of_process<S: Backend>(group: &Group<S>) {
     let gauges = &group.meter.gauges;
     let lanes = group.lanes().len();
-    let left = group.lease_until.borrow().saturating_duration_since(Instant::now());
+    let left = group
+        .lease_until
+        .borrow()
+        .saturating_duration_since(group.process.clock.now());
     gauges.batch_size.set(group.batch.get() as f64);
     gauges.lanes.set(lanes as f64);
     gauges.lease_left.set(left.as_secs_f64());

@@ -33,11 +33,11 @@ impl Outage {
     }
 
     /// A message of this key failed, and trying again may help. Returns `true` when that began an outage.
-    pub(crate) fn failed(&mut self, key: &str) -> bool {
+    pub(crate) fn failed(&mut self, key: &str, now: Instant) -> bool {
         self.push(key, false);
         if let Some((_, next, failed)) = &mut self.open {
             *failed += 1;
-            *next = Instant::now() + PROBE_FIRST.saturating_mul(1 << (*failed).min(16)).min(PROBE_MOST);
+            *next = now + PROBE_FIRST.saturating_mul(1 << (*failed).min(16)).min(PROBE_MOST);
             return false;
         }
         let mut keys: HashMap<u64, bool> = HashMap::new();
@@ -47,7 +47,6 @@ impl Outage {
         }
         let failing = keys.values().filter(|ok| !**ok).count();
         if failing >= KEYS_MIN && failing * 2 > keys.len() {
-            let now = Instant::now();
             self.open = Some((now, now + PROBE_FIRST, 0));
             return true;
         }
@@ -60,9 +59,8 @@ impl Outage {
     }
 
     /// How long until the next probe may run; `None` when there is no outage.
-    pub(crate) fn probe_in(&self) -> Option<Duration> {
-        self.open
-            .map(|(_, next, _)| next.saturating_duration_since(Instant::now()))
+    pub(crate) fn probe_in(&self, now: Instant) -> Option<Duration> {
+        self.open.map(|(_, next, _)| next.saturating_duration_since(now))
     }
 
     fn push(&mut self, key: &str, ok: bool) {
@@ -83,12 +81,14 @@ mod tests {
     fn one_bad_key_is_poison_and_many_are_an_outage() {
         let mut outage = Outage::default();
         for _ in 0..100 {
-            assert!(!outage.failed("the one bad key"));
+            assert!(!outage.failed("the one bad key", Instant::now()));
         }
         for n in 0..30 {
             outage.succeeded(&format!("k{n}"));
         }
-        let began: Vec<_> = (0..31).filter(|n| outage.failed(&format!("k{n}"))).collect();
+        let began: Vec<_> = (0..31)
+            .filter(|n| outage.failed(&format!("k{n}"), Instant::now()))
+            .collect();
         assert_eq!(began.len(), 1, "it begins once");
         assert!(outage.is_open());
         assert!(outage.succeeded("k1"), "one success ends it");
@@ -101,7 +101,7 @@ mod tests {
         for n in 0..5000 {
             let key = format!("k{n}");
             if n % 100 == 0 {
-                assert!(!outage.failed(&key));
+                assert!(!outage.failed(&key, Instant::now()));
             } else {
                 outage.succeeded(&key);
             }

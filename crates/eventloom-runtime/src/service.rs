@@ -1,14 +1,15 @@
 //! One object on which everything starts and stops.
 
 use crate::{
-    clock::TokioClock,
+    clock::{TokioClock, pace},
     companion::{Beside, Companion, Watch, Watched},
     consumer::{Consumer, Handlers, Mode},
     drain, fetch,
     group::{Group, Process},
-    health::Health,
+    health::{ConsumerHealth, Health},
     housekeeping::{self, Keep},
     membership, observe,
+    outstanding::{self, Outstanding},
     relay::{self, Relay, Unfit},
     settings::{Settings, check},
     tail::Tail,
@@ -18,7 +19,7 @@ use crate::{
 };
 use eventloom_core::{
     Clock, NameError, OwnerId, StoreErrorKind, chain,
-    ports::{Backend, RegisterError},
+    ports::{Backend, ReadError, RegisterError},
 };
 use futures::{FutureExt, future::BoxFuture};
 use std::{
@@ -139,7 +140,7 @@ impl<S: Backend> Eventloom<S> {
         self
     }
 
-    /// Another source of time: a virtual clock in tests.
+    /// Another source of time: a virtual clock in tests, such as that of `eventloom-testkit`.
     #[must_use]
     pub fn clock(mut self, clock: impl Clock) -> Self {
         self.clock = Arc::new(clock);
@@ -222,7 +223,11 @@ impl<S: Backend> Eventloom<S> {
             if !names.insert(name.clone()) {
                 return Err(StartError::NamedTwice { name });
             }
-            checked.push((settings, Handlers::None, Some(relay::State::new(relay.outlet()))));
+            checked.push((
+                settings,
+                Handlers::None,
+                Some(relay::State::new(relay.outlet(), self.clock.clone())),
+            ));
         }
         let leases = checked.iter().map(|(settings, ..)| settings.lease);
         // Readers share what is read, so a payload is left out only where nobody wants it.
@@ -358,7 +363,7 @@ async fn register<S: Backend>(process: &Process<S>, settings: &Settings) -> Resu
                 ) =>
             {
                 tracing::warn!(store = %process.store.place(), error = %chain(&error), "waiting for the store");
-                process.clock.sleep(retry).await;
+                pace(retry).await;
                 retry = (retry * 2).min(REGISTER_RETRY_MOST);
             }
             Err(source) => {
@@ -450,6 +455,23 @@ impl<S: Backend> Service<S> {
             true => std::future::pending().await,
             false => futures::future::select_all(alarms).await.0,
         }
+    }
+
+    /// What is left to do: for tests, and for whoever waits until a service has nothing to do. Asks the store.
+    ///
+    /// # Errors
+    /// The store did not answer.
+    pub async fn outstanding(&self) -> Result<Vec<Outstanding>, ReadError> {
+        outstanding::of(&self.running.process, &self.running.groups).await
+    }
+
+    /// How its consumers and relays are, without asking the store.
+    pub fn consumers(&self) -> Vec<ConsumerHealth> {
+        self.running
+            .groups
+            .iter()
+            .map(|group| ConsumerHealth::of(group))
+            .collect()
     }
 
     /// How it is, asking the store.

@@ -14,6 +14,8 @@ use tokio::sync::{Mutex as TurnMutex, Notify};
 /// Rows kept for consumers that come by later.
 const WINDOW_ROWS: usize = 4096;
 const WINDOW_BYTES: usize = 16 << 20;
+/// Real time under any clock, as all waits for rows are: commits come from the real world.
+///
 /// How long a reader polls before it asks writers to wake it: sleeping between busy moments costs half the throughput.
 const AWAKE: Duration = Duration::from_millis(50);
 const PACE_FIRST: Duration = Duration::from_millis(1);

@@ -1,7 +1,7 @@
 //! Each call of the store is answered in time or given up: a connection that has gone silent hangs nothing for ever.
 //!
 //! Servers have limits of their own and tell more, so this one is longer. What it ends is an error of the store, after which
-//! the engine goes on trying, on another connection.
+//! the engine goes on trying, on another connection. The limits are of real time under any clock: what answers is real.
 
 use eventloom_core::{
     StoreError,

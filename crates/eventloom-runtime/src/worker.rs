@@ -6,6 +6,7 @@
 use crate::{
     batch::{self, Item, Standing, Trouble},
     calls,
+    clock::pace,
     consumer::{Mode, Poison},
     failure::Failed,
     group::{Group, count, place},
@@ -19,12 +20,7 @@ use eventloom_core::{
     RetryClass, StoreError, faults,
     ports::{Backend, Cursor, Transaction},
 };
-use std::{
-    collections::HashSet,
-    ops::Range,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::HashSet, ops::Range, sync::Arc, time::Duration};
 
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MOST: Duration = Duration::from_secs(5);
@@ -42,10 +38,13 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
         let stopping = group.is_stopping();
         // Registered before the lanes are looked at, so that rows that come in between are not slept through.
         let changed = group.changed.notified();
+        let now = group.process.clock.now();
         let probe_in = group.probe_in();
-        if stopping {
-            group.lanes().stopping = true;
-        }
+        let rested_at = {
+            let mut lanes = group.lanes();
+            lanes.stopping |= stopping;
+            lanes.end_rests(now)
+        };
         // Asked for only where there is a suspect: it is one for the whole process.
         let suspects = group.lanes().has_suspects();
         let permit = suspects
@@ -69,12 +68,14 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
             if stopping {
                 return;
             }
-            let idle = if suspects { SUSPECT_PACE } else { IDLE_REST };
-            let rest = probe_in.filter(|wait| !wait.is_zero()).unwrap_or(idle);
+            let probe_in = probe_in.filter(|wait| !wait.is_zero());
+            let rest = probe_in.unwrap_or(IDLE_REST);
+            let rest = rested_at.map_or(rest, |at| rest.min(at - now));
             tokio::select! {
                 () = changed => {}
                 // The turn of suspects depends on other consumers, which tell nobody.
-                () = group.process.clock.sleep(rest) => {}
+                () = pace(SUSPECT_PACE), if suspects && probe_in.is_none() => {}
+                () = group.process.clock.sleep_until(now + rest) => {}
                 () = group.process.stopping.cancelled() => {}
             }
             continue;
@@ -124,7 +125,7 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
                 // Forgotten, not retried: the tables say where the work stands, and the messages are suspects.
                 group.forget(cursors);
                 tokio::select! {
-                    () = group.process.clock.sleep(retry) => {}
+                    () = pace(retry) => {}
                     () = group.process.stopping.cancelled() => {}
                 }
                 retry = (retry * 2).min(RETRY_MOST);
@@ -139,7 +140,8 @@ fn held_limit<S: Backend>(group: &Group<S>, cursor: Cursor) {
         "a limit of what may be held is reached",
         &format!("lane {} waits until messages are redriven or deleted", cursor.lane),
     );
-    group.lanes().rest(cursor, Instant::now() + HELD_LIMIT_REST);
+    let until = group.process.clock.now() + HELD_LIMIT_REST;
+    group.lanes().rest(cursor, until);
 }
 
 /// Why work on lanes ended before its messages were done.
@@ -335,7 +337,7 @@ pub(crate) async fn alone<S: Backend>(
             Err(Trouble::Conflict(by_handler)) => {
                 count(&group.meter.counters.conflicts, 1);
                 match losses.lost(by_handler) {
-                    AfterLoss::Again(pause) => group.process.clock.sleep(pause).await,
+                    AfterLoss::Again(pause) => pace(pause).await,
                     AfterLoss::Fails(failed) => {
                         count(&group.meter.counters.failures, 1);
                         return Ok(Some(failed));

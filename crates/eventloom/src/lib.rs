@@ -24,7 +24,7 @@ mod publish;
 #[cfg(feature = "endpoint")]
 pub use endpoint::{Endpoint, EndpointError};
 pub use eventloom_core::{
-    Classify, Clock, ConsumerName, Envelope, Epoch, Event, Headers, Lane, LaneCount, NameError, NewEvent,
+    Awake, Classify, Clock, ConsumerName, Envelope, Epoch, Event, Headers, Lane, LaneCount, NameError, NewEvent,
     OffsetDateTime, OwnerId, Payload, Position, PublishError, PublishLimits, Recorded, Refusal, RetryClass, SchemaName,
     StoreError, StoreErrorKind, Topic, Uuid, chain, ports,
 };
@@ -32,8 +32,8 @@ pub use eventloom_core::{
 pub use eventloom_macros::Event;
 pub use eventloom_runtime::{
     Backoff, Companion, Consumer, ConsumerHealth, Context, Database, EffectContext, EffectHandle, EffectHandler,
-    Eventloom, Handle, Handler, Health, HotKey, Mode, Null, Once, OnceError, Poison, Relay, Service, ShutdownError,
-    StartError, TokioClock, Unhandled, Watch, once, once_in,
+    Eventloom, Handle, Handler, Health, HotKey, Mode, Null, Once, OnceError, Outstanding, Poison, Relay, Service,
+    ShutdownError, StartError, TokioClock, Unhandled, Watch, once, once_in,
 };
 pub use ports::{DeadLetter, DeadLetters, LetterFilter, Readers, Redrive, Start};
 pub use publish::{Publish, publish, publish_all, publish_rows};

@@ -4,6 +4,7 @@
 use super::{sender::send, state::State};
 use crate::{
     batch::{self, Item, Standing, Trouble},
+    clock::pace,
     failure::Failed,
     group::{Group, count},
     hold,
@@ -109,11 +110,7 @@ async fn items_through<S: Backend>(
             }
             Err(Trouble::Conflict(_)) => {
                 count(&group.meter.counters.conflicts, 1);
-                group
-                    .process
-                    .clock
-                    .sleep(Duration::from_millis(fastrand::u64(1..20)))
-                    .await;
+                pace(Duration::from_millis(fastrand::u64(1..20))).await;
             }
             Err(trouble) => return Err(stopped(trouble)),
         }
@@ -169,7 +166,7 @@ fn outcomes<S: Backend>(
                 let breaker = relay
                     .topics()
                     .get(&item.row.envelope.topic)
-                    .and_then(|topic| topic.probe_in());
+                    .and_then(|topic| topic.probe_in(relay.now()));
                 let due_in = breaker.unwrap_or_default().max(BLOCKED_FIRST);
                 Some(Outcome::Hold(Failed::transient(why), HeldState::Waiting, Some(due_in)))
             }

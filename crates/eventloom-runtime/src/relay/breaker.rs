@@ -19,8 +19,7 @@ impl Breaker {
     }
 
     /// It took nothing. Returns `true` when that is new.
-    pub(crate) fn failed(&mut self) -> bool {
-        let now = Instant::now();
+    pub(crate) fn failed(&mut self, now: Instant) -> bool {
         match &mut self.open {
             None => {
                 self.open = Some((now + PROBE_FIRST, 0));
@@ -37,9 +36,8 @@ impl Breaker {
     }
 
     /// How long until it may be asked; `None` when it takes messages.
-    pub(crate) fn probe_in(&self) -> Option<Duration> {
-        self.open
-            .map(|(next, _)| next.saturating_duration_since(Instant::now()))
+    pub(crate) fn probe_in(&self, now: Instant) -> Option<Duration> {
+        self.open.map(|(next, _)| next.saturating_duration_since(now))
     }
 }
 
@@ -50,16 +48,17 @@ mod tests {
     #[test]
     fn it_opens_once_asks_later_and_closes() {
         let mut breaker = Breaker::default();
-        assert_eq!(breaker.probe_in(), None);
-        assert!(breaker.failed());
-        assert!(!breaker.failed(), "found out by somebody else at the same time");
-        assert!(breaker.probe_in().is_some_and(|wait| wait <= PROBE_FIRST));
-        breaker.open = Some((Instant::now(), 3));
-        assert!(!breaker.failed());
-        assert!(breaker.probe_in().is_some_and(|wait| wait > PROBE_FIRST * 8));
-        breaker.open = Some((Instant::now(), 40));
-        assert!(!breaker.failed());
-        assert!(breaker.probe_in().is_some_and(|wait| wait <= PROBE_MOST));
+        let now = Instant::now();
+        assert_eq!(breaker.probe_in(now), None);
+        assert!(breaker.failed(now));
+        assert!(!breaker.failed(now), "found out by somebody else at the same time");
+        assert!(breaker.probe_in(now).is_some_and(|wait| wait <= PROBE_FIRST));
+        breaker.open = Some((now, 3));
+        assert!(!breaker.failed(now));
+        assert!(breaker.probe_in(now).is_some_and(|wait| wait > PROBE_FIRST * 8));
+        breaker.open = Some((now, 40));
+        assert!(!breaker.failed(now));
+        assert!(breaker.probe_in(now).is_some_and(|wait| wait <= PROBE_MOST));
         assert!(breaker.succeeded());
         assert!(!breaker.succeeded());
     }

@@ -55,7 +55,7 @@ pub(crate) async fn drain<S: Backend>(group: &Group<S>, relay: &State, items: &[
             let topic = relay
                 .topics()
                 .get(&item.row.envelope.topic)
-                .and_then(|topic| topic.probe_in());
+                .and_then(|topic| topic.probe_in(relay.now()));
             put_off(group, item, topic.unwrap_or_default()).await.map_err(stopped)?;
         }
     }

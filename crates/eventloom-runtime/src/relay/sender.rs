@@ -7,7 +7,7 @@ use super::{
     telling::Telling,
     verify::{Unverified, verify},
 };
-use crate::{group::Group, time_limit::ports::*, worker::Stopped};
+use crate::{clock::pace, group::Group, time_limit::ports::*, worker::Stopped};
 use eventloom_core::{
     faults,
     ports::{Backend, BrokerError, Fate, Outgoing, Source},
@@ -75,7 +75,7 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
             break;
         }
         tracing::debug!(relay = %group.name(), why, "sending again what may have arrived");
-        group.process.clock.sleep(RESEND_PAUSE * (1 << (2 * resends))).await;
+        pace(RESEND_PAUSE * (1 << (2 * resends))).await;
         resends += 1;
     }
     note(group, relay, messages, &fates, trouble.as_deref());
@@ -114,7 +114,7 @@ fn before_sending(relay: &State, messages: &[Outgoing]) -> Vec<Option<Fate>> {
             return Some(Fate::Refused(why));
         }
         let breaker = topics.get(&message.envelope.topic)?;
-        let wait = breaker.probe_in().filter(|wait| !wait.is_zero())?;
+        let wait = breaker.probe_in(relay.now()).filter(|wait| !wait.is_zero())?;
         Some(Fate::Blocked(format!(
             "topic {:?} takes nothing for {wait:.1?}",
             message.envelope.topic
@@ -247,7 +247,7 @@ fn note<S: Backend>(
             tracing::info!(relay = %group.name(), broker = %relay.place(), "the broker takes messages again");
         }
     } else if let Some(why) = trouble
-        && relay.broker().failed()
+        && relay.broker().failed(relay.now())
     {
         group.note_trouble("the broker takes nothing; it is asked now and then", &why);
     }
@@ -266,7 +266,7 @@ fn note<S: Backend>(
         }
     }
     for (topic, why) in blocked {
-        if topics.entry(topic.to_owned()).or_default().failed() {
+        if topics.entry(topic.to_owned()).or_default().failed(relay.now()) {
             tracing::warn!(relay = %group.name(), topic, why, "the topic takes nothing; it is asked now and then");
         }
     }

@@ -4,7 +4,7 @@ use super::{
     breaker::Breaker,
     outlet::{AnyProducer, Outlet},
 };
-use eventloom_core::{Position, ports::Capabilities};
+use eventloom_core::{Clock, Position, ports::Capabilities};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -18,11 +18,12 @@ const DOUBTS_MAX: usize = 20_000;
 /// A relay in one process.
 pub(crate) struct State {
     pub(super) outlet: Arc<dyn Outlet>,
+    clock: Arc<dyn Clock>,
     pub(super) capabilities: Capabilities,
     broker: Mutex<Breaker>,
     /// Topics that take nothing at the moment.
     topics: Mutex<HashMap<String, Breaker>>,
-    /// When it last confirmed anything.
+    /// When it last confirmed anything. Compared with doubts for which was first, so it is real: a virtual clock stands still.
     confirmed: Mutex<Option<Instant>>,
     /// Since when the fate of messages is unknown, by their positions.
     doubts: Mutex<HashMap<Position, Instant>>,
@@ -33,10 +34,11 @@ pub(crate) struct State {
 }
 
 impl State {
-    pub(crate) fn new(outlet: Arc<dyn Outlet>) -> Self {
+    pub(crate) fn new(outlet: Arc<dyn Outlet>, clock: Arc<dyn Clock>) -> Self {
         State {
             capabilities: outlet.capabilities(),
             outlet,
+            clock,
             broker: Mutex::default(),
             topics: Mutex::default(),
             confirmed: Mutex::default(),
@@ -53,7 +55,12 @@ impl State {
 
     /// How long until the broker may be asked again; `None` when it takes messages.
     pub(crate) fn probe_in(&self) -> Option<Duration> {
-        self.broker().probe_in()
+        self.broker().probe_in(self.now())
+    }
+
+    /// The engine's time, for breakers.
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
     }
 
     pub(super) fn broker(&self) -> MutexGuard<'_, Breaker> {

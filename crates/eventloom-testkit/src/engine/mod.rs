@@ -10,6 +10,5 @@
 
 mod cases;
 mod scene;
-mod trouble;
 
 pub use cases::{case_names, run_all, test};

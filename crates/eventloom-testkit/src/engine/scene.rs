@@ -1,6 +1,6 @@
 //! A store with a service on it, events that go in, and effects that come out.
 
-use super::trouble::{Trouble, Troubled};
+use crate::faults::{FaultyStore as Troubled, StoreFaults as Trouble};
 use crate::store::{Failed, Fixture};
 use eventloom_core::{
     Classify, ConsumerName, Event, NewEvent, OwnerId, Payload, Position, RetryClass, StoreError, StoreErrorKind, Topic,

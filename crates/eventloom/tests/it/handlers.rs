@@ -84,9 +84,9 @@ async fn a_handler_is_called_by_its_test() {
     let mut tx = store.begin_write().await.unwrap();
     let mut cx = Context::for_test(&mut tx);
     assert_eq!(invoice(order(), &mut cx).await.unwrap(), 1);
-    assert_eq!(cx.published().len(), 1);
-    assert_eq!(cx.published()[0].topic(), &INVOICES);
-    assert_eq!(cx.published()[0].key(), Some("order-17"));
+    assert_eq!(cx.published_rows().len(), 1);
+    assert_eq!(cx.published_rows()[0].topic(), &INVOICES);
+    assert_eq!(cx.published_rows()[0].key(), Some("order-17"));
     assert_eq!((cx.attempt(), cx.consumer().as_str()), (1, "test"));
 
     let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM invoices")
@@ -114,7 +114,7 @@ async fn what_it_publishes_is_caused_by_its_message() {
         let mut tx = store.begin_write().await.unwrap();
         let mut cx = Context::for_test_with(&mut tx, message.clone());
         invoice(order(), &mut cx).await.unwrap();
-        let published: &NewEvent = &cx.published()[0];
+        let published: &NewEvent = &cx.published_rows()[0];
         assert_eq!(published.correlationid(), Some(wanted));
         assert_eq!(published.causationid(), Some("message-1"));
         assert_eq!(published.traceparent(), message.traceparent.as_deref());
@@ -142,7 +142,7 @@ async fn a_refused_event_leaves_the_handler_going() {
         "{error}"
     );
     assert!(invoice(order(), &mut cx).await.is_ok());
-    assert_eq!(cx.published().len(), 1);
+    assert_eq!(cx.published_rows().len(), 1);
 }
 
 #[tokio::test]
@@ -151,7 +151,7 @@ async fn a_call_to_the_outside_has_its_key() {
     let key = notify(order(), &mut cx).await.unwrap();
     assert_eq!(key, format!("test/{}", cx.envelope().id));
     assert!(!cx.may_repeat());
-    assert_eq!(cx.published().len(), 1);
+    assert_eq!(cx.published_rows().len(), 1);
 }
 
 #[tokio::test]
@@ -162,9 +162,9 @@ async fn what_a_call_publishes_is_caused_by_its_message() {
     let row = NewEvent::untyped(INVOICES, "order.invoiced");
     let untyped = cx.publish_row(row).await.unwrap();
     assert_eq!(cx.idempotency_key(), "test/message-1");
-    let ids: Vec<_> = cx.published().iter().map(NewEvent::id).collect();
+    let ids: Vec<_> = cx.published_rows().iter().map(NewEvent::id).collect();
     assert_eq!(ids, [typed, untyped]);
-    for published in cx.published() {
+    for published in cx.published_rows() {
         assert_eq!(published.correlationid(), Some("process-9"));
         assert_eq!(published.causationid(), Some("message-1"));
         assert_eq!(published.traceparent(), message.traceparent.as_deref());

@@ -24,6 +24,8 @@ mod postgres;
 mod process;
 mod readme;
 mod refusals;
+mod testing;
+mod testing_guide;
 #[cfg(feature = "otel")]
 mod traced;
 mod ui;

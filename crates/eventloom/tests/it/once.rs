@@ -2,25 +2,13 @@
 
 use crate::folder::{Folder, until};
 use eventloom::{
-    Clock, ConsumerName, Eventloom, OffsetDateTime, Once, OnceError, once,
+    ConsumerName, Eventloom, Once, OnceError, once,
     sqlite::{Sqlite, SqliteTransaction},
 };
+use eventloom_testkit::VirtualClock;
 use serde::Serialize;
 use sqlx::SqliteConnection;
-use std::{future::Future, pin::Pin, time::Duration};
-
-/// Housekeeping a hundred times as often.
-struct Hurried;
-
-impl Clock for Hurried {
-    fn bind(&self) -> Option<OffsetDateTime> {
-        None
-    }
-
-    fn sleep(&self, duration: Duration) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(tokio::time::sleep(duration / 100)) // pacing: the clock itself
-    }
-}
+use std::time::Duration;
 
 #[derive(Serialize, Clone)]
 struct Request {
@@ -150,13 +138,15 @@ async fn keys_go_after_their_window() {
     let folder = Folder::new();
     let store = store_with_orders(&folder).await;
     post(&store, "key-1", "rose", 1).await.unwrap();
+    let clock = VirtualClock::new();
     let service = Eventloom::new(store.clone())
-        .clock(Hurried)
+        .clock(clock.clone())
         .keep_once(Some(Duration::ZERO));
     let service = service.start().await.unwrap();
     let keys = "SELECT count(*) FROM eventloom_inbox WHERE request IS NOT NULL";
     let gone = async || {
         let keys: i64 = sqlx::query_scalar(keys).fetch_one(store.pool()).await.unwrap();
+        clock.advance(Duration::from_secs(60)).await;
         (keys == 0).then_some(())
     };
     until("no key", gone).await;

@@ -1,10 +1,8 @@
 //! The store fails or goes silent under a service: it goes on trying, and no message pays for it.
 
 use crate::{
-    engine::{
-        scene::{Scene, Treat, stop},
-        trouble::Then,
-    },
+    engine::scene::{Scene, Treat, stop},
+    faults::StoreFault,
     store::{Fixture, Outcome, holds, same},
 };
 use eventloom_core::ports::Store as _;
@@ -17,7 +15,7 @@ const DEADLINE: Duration = Duration::from_millis(300);
 pub(super) async fn a_silent_look_at_the_log_is_given_up<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     for name in ["read_after", "horizon", "doze"] {
-        scene.trouble.next(name, Then::Silence, 1);
+        scene.trouble.next(name, StoreFault::Silence, 1);
     }
     scene.publish(&[("a", 1)]).await?;
     let consumer = scene.troubled("one").lease(LEASE).deadline(DEADLINE);
@@ -36,7 +34,7 @@ pub(super) async fn a_silent_look_at_the_log_is_given_up<F: Fixture>(fixture: &F
 pub(super) async fn a_silent_transaction_is_given_up<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     // The others go on meanwhile, and renewals too: only this one connection does not answer.
-    scene.trouble.next("claim", Then::Silence, 1);
+    scene.trouble.next("claim", StoreFault::Silence, 1);
     let service = scene
         .start_troubled(scene.troubled("one").lease(LEASE).deadline(DEADLINE))
         .await?;
@@ -50,7 +48,7 @@ pub(super) async fn a_silent_look_at_what_is_held_is_given_up<F: Fixture>(fixtur
     let scene = Scene::new(fixture).await;
     scene.script.set("a", 1, Treat::FailTimes(2));
     for name in ["due", "queue_of", "lane_holds"] {
-        scene.trouble.next(name, Then::Silence, 1);
+        scene.trouble.next(name, StoreFault::Silence, 1);
     }
     let service = scene
         .start_troubled(scene.troubled("one").lease(LEASE).deadline(DEADLINE))
@@ -75,7 +73,7 @@ pub(super) async fn a_slow_store_costs_no_call_its_time<F: Fixture>(fixture: &F)
     scene.script.set(&other[0], 1, Treat::Take(Duration::from_millis(400)));
     scene
         .trouble
-        .next("finish_effects", Then::Late(Duration::from_millis(1200)), 1);
+        .next("finish_effects", StoreFault::Late(Duration::from_millis(1200)), 1);
     scene.publish(&[("a", 1), (&other[0], 1)]).await?;
     let service = scene.start_troubled(scene.troubled_caller("one")).await?;
     scene.until_effects("one", 2).await?;
@@ -91,7 +89,7 @@ pub(super) async fn a_panic_ends_no_renewal<F: Fixture>(fixture: &F) -> Outcome 
     scene.publish(&[("a", 1)]).await?;
     scene.until_effects("one", 1).await?;
     // The second one is made only by who has outlived the first.
-    for then in [Then::Panic, Then::Late(Duration::ZERO)] {
+    for then in [StoreFault::Panic, StoreFault::Late(Duration::ZERO)] {
         scene.trouble.next("keep", then, 1);
         scene
             .until(
@@ -112,7 +110,7 @@ pub(super) async fn a_panic_ends_no_renewal<F: Fixture>(fixture: &F) -> Outcome 
 pub(super) async fn a_store_that_flaps_burns_no_attempts<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     // Every other transaction is lost, more often than there are attempts: first what was taken, then suspects of it.
-    scene.trouble.next("claim", Then::Fail, 12);
+    scene.trouble.next("claim", StoreFault::Fail, 12);
     let service = scene.start_troubled(scene.troubled("one").attempts(3)).await?;
     scene.publish(&[("a", 1), ("a", 2)]).await?;
     scene.until_effects("one", 2).await?;
@@ -128,7 +126,7 @@ pub(super) async fn a_store_that_flaps_burns_no_attempts_of_what_is_held<F: Fixt
     let scene = Scene::new(fixture).await;
     scene.script.set("a", 1, Treat::FailTimes(2));
     let service = scene.start_troubled(scene.troubled("one").attempts(3)).await?;
-    scene.trouble.next("remove", Then::Fail, 8);
+    scene.trouble.next("remove", StoreFault::Fail, 8);
     scene.publish(&[("a", 1), ("a", 2)]).await?;
     scene.until_effects("one", 2).await?;
     same("a", scene.effects_of("one", "a").await?, [1, 2])?;
