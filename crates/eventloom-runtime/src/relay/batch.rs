@@ -27,8 +27,10 @@ const BLOCKED_FIRST: Duration = Duration::from_millis(200);
 /// What happens to a message in the transaction that moves the cursor past it.
 #[derive(Debug)]
 enum Outcome {
-    /// The broker has it, or it is held already.
+    /// The broker has it.
     Done,
+    /// It is held already, under its id: the duplicate of that one, and nothing that the broker has confirmed.
+    Duplicate,
     /// It is set aside, and its key waits behind it.
     Hold(Failed, HeldState, Option<Duration>),
     /// It queues behind its key.
@@ -159,8 +161,8 @@ fn outcomes<S: Backend>(
             continue;
         }
         let outcome = match &fates[index] {
-            // Held already under its id: it is the duplicate of that one.
-            None | Some(Fate::Confirmed) => Some(Outcome::Done),
+            None => Some(Outcome::Duplicate),
+            Some(Fate::Confirmed) => Some(Outcome::Done),
             Some(Fate::Refused(why)) => Some(Outcome::Hold(Failed::permanent(why), HeldState::Dead, None)),
             Some(Fate::Blocked(why)) => {
                 let breaker = relay
@@ -258,7 +260,12 @@ async fn commit<S: Backend>(
     for (item, state) in set_aside {
         hold::committed(group, standing, item, state);
     }
+    let duplicates = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Some(Outcome::Duplicate)))
+        .count();
     count(&group.meter.counters.handled, confirmed);
+    count(&group.meter.counters.duplicates, duplicates);
     count(&group.meter.counters.held, queue.len());
     count(&group.meter.counters.commits, 1);
     Ok(Committed::All)
@@ -322,7 +329,9 @@ fn settled(items: &[Item], outcomes: &[Option<Outcome>], until: impl Fn(&Outcome
 }
 
 fn before_holds(items: &[Item], outcomes: &[Option<Outcome>]) -> Vec<Item> {
-    settled(items, outcomes, |outcome| matches!(outcome, Outcome::Done))
+    settled(items, outcomes, |outcome| {
+        matches!(outcome, Outcome::Done | Outcome::Duplicate)
+    })
 }
 
 /// Whether anything is left to be sent: then the broker is to be asked later.

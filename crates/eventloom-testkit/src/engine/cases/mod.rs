@@ -99,7 +99,8 @@ macro_rules! engine_cases {
                 what_only_the_broker_chokes_on_is_set_aside
                 two_relays_share_and_a_dead_one_is_succeeded
                 only_its_topics_are_relayed
-                what_is_too_large_is_held_and_not_sent;
+                what_is_too_large_is_held_and_not_sent
+                a_duplicate_of_what_is_held_counts_for_nothing;
             databases:
                 another_database_takes_it_in_once
                 databases_that_relay_to_each_other_do_not_loop

@@ -357,3 +357,23 @@ pub(super) async fn what_is_too_large_is_held_and_not_sent<F: Fixture>(fixture: 
     )?;
     same("successors that overtook it", of_key(&broker, "big")?.len(), 0)
 }
+
+pub(super) async fn a_duplicate_of_what_is_held_counts_for_nothing<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let broker = Memory::new();
+    let refused = row(STEPS, "", 1)?;
+    broker.on(refused.id(), Then::Refuse);
+    scene.publish_rows(std::slice::from_ref(&refused)).await?;
+    let service = start(&scene, relay(broker.clone())).await?;
+    until_waiting(&scene, 1).await?;
+    scene.publish_rows(&[refused]).await?;
+    scene.until_settled(NAME).await?;
+    stop(service).await?;
+    same("held", scene.letters(NAME).await?.len(), 1)?;
+    // The broker never had it: it would be taken for one that has forgotten.
+    let service = start(&scene, relay(broker.clone())).await?;
+    scene.publish(&[("b", 1)]).await?;
+    until_arrived(&scene, &broker, times(&scene)).await?;
+    same("alarm", service.health().await.consumers[0].alarm.clone(), None)?;
+    stop(service).await
+}
