@@ -38,10 +38,24 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
     let mut fates = before_sending(relay, messages);
     let mut resends = 0;
     let mut trouble = None;
+    // Of unknown fate: everything else that may be sent is sent first, then these again.
+    let mut doubtful: HashSet<usize> = HashSet::new();
+    let mut why = String::new();
     loop {
-        let wave = wave(relay, messages, &mut fates);
+        let wave = wave(relay, messages, &mut fates, &doubtful);
         if wave.is_empty() {
-            break;
+            if doubtful.is_empty() {
+                break;
+            }
+            if resends == RESENDS || group.is_stopping() {
+                trouble = Some(why);
+                break;
+            }
+            tracing::debug!(relay = %group.name(), why, "sending again what may have arrived");
+            pace(RESEND_PAUSE * (1 << (2 * resends))).await;
+            resends += 1;
+            doubtful.clear();
+            continue;
         }
         let told = match submit(group, relay, messages, &wave).await? {
             Ok(told) => told,
@@ -50,41 +64,37 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
                 break;
             }
         };
-        let mut settled = false;
-        let mut unknown = None;
-        for (index, fate) in wave.into_iter().zip(told) {
+        let mut answered = false;
+        for (index, fate) in wave.iter().zip(told) {
             match fate {
-                Fate::Unknown(why) => unknown = Some(why),
+                Fate::Unknown(unknown) => {
+                    answered |= doubtful.insert(*index);
+                    why = unknown;
+                }
                 // Looked at again when it is known what became of the one before.
                 Fate::Behind => {}
                 fate => {
-                    settled = true;
+                    answered = true;
                     if fate == Fate::Confirmed {
                         relay.note_confirmed();
                     }
-                    fates[index] = Some(fate);
+                    fates[*index] = Some(fate);
                 }
             }
         }
-        if unknown.is_none() && settled {
-            continue;
+        if !answered {
+            doubtful.extend(wave);
+            "the broker said nothing of it".clone_into(&mut why);
         }
-        let why = unknown.unwrap_or_else(|| "the broker said nothing of it".to_owned());
-        if resends == RESENDS || group.is_stopping() {
-            trouble = Some(why);
-            break;
-        }
-        tracing::debug!(relay = %group.name(), why, "sending again what may have arrived");
-        pace(RESEND_PAUSE * (1 << (2 * resends))).await;
-        resends += 1;
     }
     note(group, relay, messages, &fates, trouble.as_deref());
     let any = fates.iter().flatten().any(|fate| *fate != Fate::Behind);
     let position = |index: usize| messages[index].message.position;
     let is_settled = |index: &usize| matches!(&fates[*index], Some(fate) if *fate != Fate::Behind);
     relay.settled((0..messages.len()).filter(is_settled).map(position));
-    let unsettled = (0..messages.len()).filter(|index| trouble.is_some() && fates[*index].is_none());
-    let blamed: HashSet<usize> = unsettled.filter(|index| relay.doubt(position(*index))).collect();
+    // What was not handed over is in no doubt.
+    let blamed = doubtful.into_iter().filter(|index| relay.doubt(position(*index)));
+    let blamed: HashSet<usize> = blamed.collect();
     match trouble {
         Some(_) if !any && blamed.is_empty() => Err(Stopped::Broker),
         why => {
@@ -125,7 +135,7 @@ fn before_sending(relay: &State, messages: &[Outgoing]) -> Vec<Option<Fate>> {
 
 /// What may be handed over now: in order, and nothing of a key behind what was not accepted. What can never be handed over
 /// in this round is settled on the way.
-fn wave(relay: &State, messages: &[Outgoing], fates: &mut [Option<Fate>]) -> Vec<usize> {
+fn wave(relay: &State, messages: &[Outgoing], fates: &mut [Option<Fate>], doubtful: &HashSet<usize>) -> Vec<usize> {
     let mut wave = Vec::with_capacity(messages.len());
     let mut stuck: HashSet<&str> = HashSet::new();
     let mut ahead: HashSet<&str> = HashSet::new();
@@ -136,6 +146,7 @@ fn wave(relay: &State, messages: &[Outgoing], fates: &mut [Option<Fate>]) -> Vec
             Some(_) => stuck.extend(key),
             None if key.is_some_and(|key| stuck.contains(key)) => fates[index] = Some(Fate::Behind),
             None if key.is_some_and(|key| ahead.contains(key)) && !faults::defect("successor_after_unknown") => {}
+            None if doubtful.contains(&index) => ahead.extend(key),
             None => {
                 wave.push(index);
                 if !relay.capabilities.pipelines {

@@ -377,3 +377,33 @@ pub(super) async fn a_duplicate_of_what_is_held_counts_for_nothing<F: Fixture>(f
     same("alarm", service.health().await.consumers[0].alarm.clone(), None)?;
     stop(service).await
 }
+
+pub(super) async fn who_waits_behind_others_is_not_blamed<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let broker = Memory::new().without_pipelines();
+    let poison = row(STEPS, "p", 1)?;
+    broker.on(poison.id(), Then::Vanish(u32::MAX));
+    // In one batch with it: a key whose messages are handed over one at a time, and take many rounds.
+    let mut rows = vec![poison];
+    for number in 1..=30 {
+        rows.push(row(STEPS, "k", number)?);
+    }
+    scene.publish_rows(&rows).await?;
+    let service = start(&scene, relay(broker.clone())).await?;
+    until_arrived(&scene, &broker, 30 * times(&scene)).await?;
+    // Traffic beside, so that the broker is known to be up.
+    let mut number = 0;
+    while scene.letters(NAME).await?.is_empty() {
+        number += 1;
+        scene.publish(&[("beside", number)]).await?;
+        // pacing: traffic beside
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stop(service).await?;
+    let letters = scene.letters(NAME).await?;
+    let keys: Vec<_> = letters
+        .iter()
+        .filter_map(|letter| letter.message.envelope.key.as_deref())
+        .collect();
+    holds("nobody else is held", keys.iter().all(|key| *key == "p"), &keys)
+}
