@@ -389,7 +389,7 @@ pub(super) async fn who_waits_behind_others_is_not_blamed<F: Fixture>(fixture: &
         rows.push(row(STEPS, "k", number)?);
     }
     scene.publish_rows(&rows).await?;
-    let service = start(&scene, relay(broker.clone())).await?;
+    let service = start(&scene, relay(broker.clone()).in_flight(1)).await?;
     until_arrived(&scene, &broker, 30 * times(&scene)).await?;
     // Traffic beside, so that the broker is known to be up.
     let mut number = 0;
@@ -399,11 +399,11 @@ pub(super) async fn who_waits_behind_others_is_not_blamed<F: Fixture>(fixture: &
         // pacing: traffic beside
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    let held = service.health().await.consumers[0].held;
     stop(service).await?;
-    let letters = scene.letters(NAME).await?;
-    let keys: Vec<_> = letters
-        .iter()
-        .filter_map(|letter| letter.message.envelope.key.as_deref())
-        .collect();
-    holds("nobody else is held", keys.iter().all(|key| *key == "p"), &keys)
+    holds(
+        "nobody else was held, however briefly",
+        held <= times(&scene) as u64,
+        held,
+    )
 }
