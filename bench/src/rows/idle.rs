@@ -27,8 +27,8 @@ pub(crate) async fn figures(bench: &Bench<'_>) -> Result<Vec<Figure>> {
             Ok(sqlx::query_scalar::<_, i64>(OWNED).fetch_one(&beside).await? == 4 * 64)
         })
         .await?;
-    // pacing: until what a start costs is over
-    tokio::time::sleep(Duration::from_secs(bench.amount(30, 1).into())).await;
+    // pacing: until what a start costs is over, and what is done the less often the longer nothing happens
+    tokio::time::sleep(Duration::from_secs(bench.amount(150, 1).into())).await;
     let (asked, cpu, begun) = (scratch.round_trips(), process.cpu()?, Instant::now());
     // pacing: the time that is measured
     tokio::time::sleep(Duration::from_secs(bench.amount(60, 5).into())).await;

@@ -19,8 +19,6 @@ use std::{
 /// Rows that wait for one lane at most; a lane that reaches it is read apart later.
 const LANE_ROWS_MAX: usize = 1024;
 const LANE_BYTES_MAX: usize = 1 << 20;
-/// Fewer rows than this are not shared out among workers: a transaction for each handful costs more than it saves.
-const ROWS_WORTH_A_BATCH: usize = 16;
 /// Rows and bytes that wait for all lanes before the log is read on.
 const ROWS_MAX: usize = 4096;
 const BYTES_MAX: usize = 32 << 20;
@@ -316,7 +314,7 @@ impl Lanes {
     }
 
     /// Picks work: whole lanes in turn, up to `rows_max` rows, and no more than a fair part of the ready lanes when
-    /// others work beside, unless that is not worth a transaction; `usize::MAX` others mean one lane. `suspects`: whether a suspect may be picked.
+    /// others work beside. `suspects`: whether a suspect may be picked.
     pub(crate) fn pick(&mut self, rows_max: usize, workers: usize, suspects: bool) -> Option<Work> {
         if self.paused || self.dropped {
             return None;
@@ -336,8 +334,7 @@ impl Lanes {
         let mut slices = Vec::new();
         let mut room = rows_max;
         for lane in ready[begin..].iter().chain(&ready[..begin]) {
-            let worth_it = workers == usize::MAX || rows_max - room >= ROWS_WORTH_A_BATCH;
-            if room == 0 || (slices.len() >= lanes_max && worth_it) {
+            if room == 0 || slices.len() == lanes_max {
                 break;
             }
             let Some(owned) = self.lanes.get_mut(lane) else {

@@ -141,28 +141,3 @@ fn any_number_of_lanes_is_read() {
     lanes.get_mut(cursor(0)).unwrap().push(row_of(0));
     assert!(!lanes.has_room(), "each has a row");
 }
-
-#[test]
-fn a_handful_of_rows_is_not_shared_out() {
-    // Rows of each of 8 lanes, workers, and how many lanes one of them picks.
-    for (rows, workers, picked) in [
-        (1, 4, 8),
-        (4, 4, 4),
-        (8, 4, 2),
-        (40, 4, 2),
-        (1, usize::MAX, 1),
-        (40, 1, 7),
-    ] {
-        let mut lanes = owning(8, &[]);
-        for lane in 0..8 {
-            for owned in lanes.lanes.values_mut() {
-                owned.fetched = Position(0);
-            }
-            scan(&mut lanes, lane, 1..=rows, 100);
-        }
-        let Some(Work::Batch(slices)) = lanes.pick(256, workers, true) else {
-            panic!("{rows} rows of 8 lanes are ready");
-        };
-        assert_eq!(slices.len(), picked, "{rows} rows of each lane, {workers} workers");
-    }
-}

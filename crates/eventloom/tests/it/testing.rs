@@ -245,7 +245,8 @@ async fn outages_and_windows_go_by_the_clock<S: Backend>(store: S) {
     service.publish_rows(&rows[..1]).await.unwrap();
     let ran = service.run_until_idle().await.unwrap();
     assert_eq!((ran.of("invoicing").handled, ran.of("invoicing").duplicates), (0, 1));
-    service.advance(HOUR + MINUTE).await.unwrap();
+    // An idle inbox is looked at every four minutes or so.
+    service.advance(HOUR + 6 * MINUTE).await.unwrap();
     service.publish_rows(&rows[..1]).await.unwrap();
     let ran = service.run_until_idle().await.unwrap();
     assert_eq!(ran.of("invoicing").handled, 1, "the inbox has forgotten it");
