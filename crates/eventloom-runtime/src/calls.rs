@@ -18,9 +18,10 @@ use crate::{
     failure::Failed,
     group::{Group, count},
     hold,
-    in_flight::{Gate, beside},
+    in_flight::{Gate, Place, beside},
     lanes::Slice,
     meter::Ended,
+    results::Step,
     time_limit::{Tx, ports::*},
     worker::{Stopped, stopped},
 };
@@ -33,7 +34,6 @@ use std::{
     collections::{HashMap, HashSet, VecDeque},
     time::Duration,
 };
-use tokio::sync::SemaphorePermit;
 
 /// How soon a message is asked for again whose logical id is being called elsewhere.
 const IN_PROGRESS_PACE: Duration = Duration::from_millis(100);
@@ -104,16 +104,16 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         let mut outgoing = Vec::new();
         let mut free = Vec::new();
         let mut failures = Vec::new();
-        // Calls count as in flight until their results are stored: after a kill no more than those are made again.
-        let mut in_flight = Vec::new();
+        // They have their place until their results are stored: after a kill no more than those are made again.
+        let mut places = Vec::new();
         for Back {
             chain,
             index,
             called,
-            permit,
+            place,
         } in back
         {
-            in_flight.push(permit);
+            places.push(place);
             match called {
                 None => {}
                 Some(Ok(answer)) => {
@@ -158,7 +158,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             free.push(chain);
         }
         gate.open();
-        drop(in_flight);
+        drop(places);
         for chain in free {
             if !gate.is_halted()
                 && let Some((index, again)) = chains[chain].pop_front()
@@ -189,6 +189,20 @@ impl Progress {
         }
         let prefix = self.done.iter().take_while(|done| **done).count();
         prefix.checked_sub(1).map(|last| items[last].row.position)
+    }
+
+    /// The cursor's step over it; `None` where nothing more is complete.
+    fn step(&self, standing: &Standing, items: &[Item]) -> Option<Move> {
+        let cursor = items[0].cursor;
+        let from = standing.position(cursor);
+        let to = self.reaches(items).filter(|to| *to > from)?;
+        Some(Move {
+            cursor,
+            from,
+            to,
+            batch_end: None,
+            confirmed: None,
+        })
     }
 }
 
@@ -321,13 +335,13 @@ async fn put_behind<S: Backend>(
     Ok(())
 }
 
-/// A call that has come back, and its place among those in flight until its result is stored.
+/// A call that has come back, and its place until its result is stored.
 struct Back<'g> {
     chain: usize,
     index: usize,
     /// `None`: not begun, since the lane was halted before its turn came.
     called: Option<Answer>,
-    permit: Option<SemaphorePermit<'g>>,
+    place: Place<'g>,
 }
 
 /// What a call gave: its result and what it published, or nothing where no handler was to be called.
@@ -342,17 +356,21 @@ async fn start<'g, S: Backend>(
     item: &Item,
     again: bool,
 ) -> Back<'g> {
-    let permit = group.calls.acquire().await.ok();
+    let mut place = group.calls.begin().await;
     let called = if gate.pass().await {
         Some(call(group, item, again).await)
     } else {
         None
     };
+    // One that failed keeps it until it is known what that means for the others.
+    if !matches!(called, Some(Err(_))) {
+        place.has_returned();
+    }
     Back {
         chain,
         index,
         called,
-        permit,
+        place,
     }
 }
 
@@ -381,31 +399,21 @@ async fn settle<S: Backend>(
     outgoing: Vec<NewEvent>,
     suspect: bool,
 ) -> Result<(), Trouble> {
-    let store = group.store();
-    let mut tx = store.begin(group.scope()).await?;
-    let mut stored: Vec<(&str, &str)> = results
-        .iter()
-        .map(|(index, result)| (items[*index].id(), result.as_deref().unwrap_or("null")))
-        .collect();
-    stored.sort_unstable();
-    if !stored.is_empty() && !faults::defect("effect_result_not_stored") {
-        store
-            .finish_effects(&mut tx, group.name(), &stored, group.now())
-            .await?;
-    }
-    if suspect {
-        let ids: Vec<&str> = items.iter().map(Item::id).collect();
-        store.clear_attempts(&mut tx, group.name(), &ids).await?;
-    }
-    if !outgoing.is_empty() {
-        group.append(&mut tx, &outgoing).await?;
-    }
-    let moves = advance(group, &mut tx, standing, items, lane).await?;
-    faults::point("effect.before_commit");
-    tx.commit().await?;
-    faults::point("effect.after_commit");
-    moved(group, standing, &moves);
-    count(&group.meter.counters.commits, 1);
+    let advance = lane.step(standing, items);
+    let stored = results.iter().map(|(index, result)| {
+        let result = result.as_deref().unwrap_or("null");
+        (items[*index].id().to_owned(), result.to_owned())
+    });
+    let counted = items.iter().filter(|_| suspect).map(|item| item.id().to_owned());
+    let step = Step {
+        cursor: items[0].cursor,
+        advance,
+        results: stored.collect(),
+        outgoing,
+        counted: counted.collect(),
+    };
+    group.results.store(step).await?;
+    moved(group, standing, advance);
     for (index, result) in results {
         succeeded(group, &items[*index], result.is_some());
     }
@@ -425,38 +433,9 @@ fn succeeded<S: Backend>(group: &Group<S>, item: &Item, called: bool) {
     }
 }
 
-/// The last statement of an owner's transaction: the cursor moves, or is fenced where nothing is complete yet.
-async fn advance<S: Backend>(
-    group: &Group<S>,
-    tx: &mut Tx<S>,
-    standing: &Standing,
-    items: &[Item],
-    lane: &Progress,
-) -> Result<Vec<Move>, Trouble> {
-    let cursor = items[0].cursor;
-    let from = standing.position(cursor);
-    match lane.reaches(items).filter(|to| *to > from) {
-        Some(to) => {
-            let moves = vec![Move {
-                confirmed: None,
-                cursor,
-                from,
-                to,
-                batch_end: None,
-            }];
-            group.store().advance(tx, group.name(), &moves).await?;
-            Ok(moves)
-        }
-        None => {
-            group.store().fence(tx, group.name(), &[cursor]).await?;
-            Ok(Vec::new())
-        }
-    }
-}
-
-fn moved<S: Backend>(group: &Group<S>, standing: &mut Standing, moves: &[Move]) {
-    standing.moved(moves);
-    group.lanes().moved(moves);
+fn moved<S: Backend>(group: &Group<S>, standing: &mut Standing, advance: Option<Move>) {
+    standing.moved(advance.as_slice());
+    group.lanes().moved(advance.as_slice());
 }
 
 /// Sets a failed call's message aside, and what follows it in its key behind it. `false`: it was a duplicate of a held one,
@@ -481,11 +460,15 @@ async fn set_aside<S: Backend>(
     for done in behind.iter().chain([&index]) {
         lane.done[*done] = true;
     }
-    let moves = advance(group, &mut tx, standing, items, lane).await?;
+    let advance = lane.step(standing, items);
+    match advance {
+        Some(step) => store.advance(&mut tx, group.name(), &[step]).await?,
+        None => store.fence(&mut tx, group.name(), &[item.cursor]).await?,
+    }
     faults::point("hold.before_commit");
     tx.commit().await?;
     faults::point("hold.after_commit");
-    moved(group, standing, &moves);
+    moved(group, standing, advance);
     hold::committed(group, standing, item, held.then_some(state));
     Ok(held)
 }
@@ -508,7 +491,7 @@ pub(crate) async fn alone<S: Backend>(
             return Err(Stopped::Later);
         }
         Stand::Call { again } => {
-            let _in_flight = group.calls.acquire().await.ok();
+            let _place = group.calls.begin().await;
             match call(group, item, again).await {
                 Ok(answer) => {
                     let (result, outgoing) = answer.unzip();
@@ -528,12 +511,12 @@ pub(crate) async fn alone<S: Backend>(
 pub(crate) async fn drain<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<bool, Stopped> {
     for item in items {
         let claim = claim_held(group, item).await.map_err(stopped)?;
-        let (called, _in_flight) = match claim {
+        let (called, _place) = match claim {
             EffectClaim::Handled => (Ok(None), None),
             EffectClaim::InProgress => return Err(Stopped::Later),
             EffectClaim::Call { again } => {
-                let permit = group.calls.acquire().await.ok();
-                (call(group, item, again).await.map(Some), permit)
+                let place = group.calls.begin().await;
+                (call(group, item, again).await.map(Some), Some(place))
             }
         };
         match called {

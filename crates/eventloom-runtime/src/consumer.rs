@@ -192,6 +192,9 @@ impl<S: Store> Consumer<S> {
 
     /// How many transactions (or calls to the outside) run at once. The default adapts to the pool; explicit numbers
     /// of transactions that the pool cannot carry, all consumers of the service together, are refused at start.
+    ///
+    /// Of calls to the outside four times as many may have been made without their results being stored: so many at most
+    /// are made again when the process is killed.
     #[must_use]
     pub fn in_flight(mut self, tasks: u32) -> Self {
         self.in_flight = Some(tasks);

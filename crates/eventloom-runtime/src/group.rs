@@ -7,10 +7,12 @@ use crate::{
     failure::Failed,
     handler::panic_text,
     hot_keys::{HotKey, HotKeys},
+    in_flight::Calls,
     lanes::Lanes,
     meter::{Count, Ended, Meter},
     outage::Outage,
     relay,
+    results::Results,
     settings::Settings,
     span,
     suspect::Owed,
@@ -79,8 +81,9 @@ pub(crate) struct Group<S: Backend> {
     pub(crate) lease_until: watch::Sender<Instant>,
     /// Messages that share a transaction at the moment, and clean commits since it was lowered.
     pub(crate) batch: BatchSize,
-    /// Calls to the outside that run at once (mode effect).
-    pub(crate) calls: Semaphore,
+    /// Calls to the outside (mode effect), and what they came to.
+    pub(crate) calls: Calls,
+    pub(crate) results: Results,
     pub(crate) meter: Meter,
     hot_keys: Mutex<HotKeys>,
     /// When the lease is asked for again that could not be renewed.
@@ -97,7 +100,7 @@ impl<S: Backend> Group<S> {
         relay: Option<relay::State>,
     ) -> Self {
         let batch = BatchSize::new(settings.batch_max);
-        let calls = Semaphore::new(settings.in_flight as usize);
+        let calls = Calls::new(settings.in_flight);
         let meter = Meter::new(&settings.name, relay.is_some());
         let now = process.clock.now();
         let store = process.store.inner().clone();
@@ -117,6 +120,7 @@ impl<S: Backend> Group<S> {
             lease_until: watch::Sender::new(now),
             batch,
             calls,
+            results: Results::default(),
             meter,
             hot_keys: Mutex::new(HotKeys::new(now)),
             renews_at: Mutex::default(),

@@ -1,8 +1,53 @@
-//! Calls of one lane that are in flight: they go on while results of others are stored, and none begins in between.
+//! Calls that are in flight: how many may be, and that they go on while results of others are stored.
 
 use futures::{Stream, StreamExt};
 use std::{future::Future, pin::pin};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+
+/// Calls that may have been made without their results being stored, for each that may run. A commit takes as long as
+/// several calls, and hands that waited for it would lie idle.
+pub(crate) const UNSTORED_PER_CALL: u32 = 4;
+
+/// How many calls of one consumer may be in flight.
+#[derive(Debug)]
+pub(crate) struct Calls {
+    running: Semaphore,
+    /// Running, or returned and not stored: what is made again after a kill.
+    unstored: Semaphore,
+}
+
+/// A call's place, from before it is made until its result is stored.
+#[derive(Debug)]
+pub(crate) struct Place<'c> {
+    _unstored: Option<SemaphorePermit<'c>>,
+    running: Option<SemaphorePermit<'c>>,
+}
+
+impl Calls {
+    pub(crate) fn new(running: u32) -> Self {
+        let permits = |calls: u32| Semaphore::new((calls as usize).min(Semaphore::MAX_PERMITS));
+        Calls {
+            running: permits(running),
+            unstored: permits(running.saturating_mul(UNSTORED_PER_CALL)),
+        }
+    }
+
+    /// Waits for a place. The semaphores are never closed.
+    pub(crate) async fn begin(&self) -> Place<'_> {
+        let unstored = self.unstored.acquire().await.ok();
+        Place {
+            running: self.running.acquire().await.ok(),
+            _unstored: unstored,
+        }
+    }
+}
+
+impl Place<'_> {
+    /// Another call may run; the result is still to be stored.
+    pub(crate) fn has_returned(&mut self) {
+        self.running = None;
+    }
+}
 
 /// Whether calls may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -8,8 +8,8 @@
 //! - `lanes` is what an instance knows of the lanes it owns;
 //! - `worker` picks lanes, `batch` handles their messages in one transaction, `suspect` those that may kill, and `losing`
 //!   counts what loses against others;
-//! - `effect` is what calls the outside, `calls` makes the calls, without a transaction around them, and `in_flight` keeps
-//!   them going;
+//! - `effect` is what calls the outside, `calls` makes the calls, without a transaction around them, `in_flight` keeps
+//!   them going, and `results` stores what they came to;
 //! - `hold` sets messages aside, `drain` tries them again and lets keys go;
 //! - `meter` counts and times under the names of `instruments`, `observe` asks the store,
 //!   `hot_keys` finds the keys that most messages have, and
@@ -44,6 +44,7 @@ mod once;
 mod outage;
 mod outstanding;
 mod relay;
+mod results;
 mod service;
 mod settings;
 mod span;

@@ -11,6 +11,7 @@ use crate::{
     membership, observe,
     outstanding::{self, Outstanding},
     relay::{self, Relay, Unfit},
+    results,
     settings::{Settings, check},
     tail::Tail,
     tasks::{Tasks, restarted},
@@ -307,6 +308,14 @@ fn spawn_group<S: Backend>(tasks: &mut Tasks, abort: &CancellationToken, group: 
     tasks.spawn(working.track_future(until(abort.clone(), supervise(group.clone(), housekeeping::stride))));
     tasks.spawn(until(abort.clone(), supervise(group.clone(), fetch::run)));
     working.close();
+    if group.settings.mode == Mode::Effect {
+        let working = working.clone();
+        let results = move |group| {
+            let working = working.clone();
+            async move { results::run(group, working.wait()).await }
+        };
+        tasks.spawn(until(abort.clone(), supervise(group.clone(), results)));
+    }
     tasks.spawn(supervise(group.clone(), move |group| {
         let working = working.clone();
         async move { membership::run(group, working.wait()).await }

@@ -3,6 +3,7 @@
 use crate::{
     backoff::Backoff,
     consumer::{Consumer, Mode, Poison, Unhandled},
+    in_flight::UNSTORED_PER_CALL,
     service::StartError,
 };
 use eventloom_core::{
@@ -131,7 +132,8 @@ pub(crate) fn check<S: Backend>(
         }
         (Mode::Effect, asked) => {
             let calls = asked.unwrap_or(CALLS_DEFAULT);
-            (calls.min(64), calls)
+            // More lanes at a time than calls: those that wait for a commit leave no hand idle.
+            (calls.saturating_mul(UNSTORED_PER_CALL).min(64), calls)
         }
     };
     Ok(Settings {

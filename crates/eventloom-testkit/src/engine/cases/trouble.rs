@@ -83,6 +83,29 @@ pub(super) async fn a_slow_store_costs_no_call_its_time<F: Fixture>(fixture: &F)
     stop(service).await
 }
 
+pub(super) async fn calls_run_ahead_of_their_results_so_far<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let lanes = scene.store.lanes();
+    let beside = |key: &String| lanes.lane_of(key) == lanes.lane_of("a");
+    let keys: Vec<String> = (0..).map(|key| format!("k{key}")).filter(beside).take(12).collect();
+    let steps: Vec<(&str, i64)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
+    // What the first call came to is not stored until it is given up.
+    scene.trouble.next("finish_effects", StoreFault::Silence, 1);
+    scene.publish(&steps).await?;
+    let caller = scene.troubled_caller("one").in_flight(1).lease(LEASE);
+    let service = scene.start_troubled(caller).await?;
+    scene
+        .until("as many calls as may be made", async || {
+            Ok((scene.script.keys().len() == 4).then_some(()))
+        })
+        .await?;
+    same("stored meanwhile", scene.effects("one").await?.len(), 0)?;
+    scene.until_effects("one", 12).await?;
+    let calls = scene.script.keys().len();
+    holds("no more are made again", (13..=16).contains(&calls), calls)?;
+    stop(service).await
+}
+
 pub(super) async fn a_panic_ends_no_renewal<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     let service = scene.start_troubled(scene.troubled("one")).await?;
