@@ -380,6 +380,12 @@ impl Postgres {
         PostgresTransaction::begin(&self.inner.pool, statement, doing).await
     }
 
+    /// For statements that no BEGIN of the store's stands before; `None` where none was set.
+    pub(crate) fn lock_timeout_setting(&self) -> Option<String> {
+        let limit = self.inner.lock_timeout?;
+        Some(limit.as_millis().clamp(1, i32::MAX as u128).to_string())
+    }
+
     pub(crate) fn query<'q>(&self, sql: &'static str) -> Query<'q, sqlx::Postgres, PgArguments> {
         self.inner.tables.query(sql)
     }

@@ -14,8 +14,7 @@ const RETRY_MOST: Duration = Duration::from_secs(5);
 
 /// Runs until the process stops.
 pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
-    // `None` until the instance owns lanes: the scan begins where most of them stand.
-    let mut scan = None;
+    let mut scan = Scan::default();
     let mut retry = RETRY_FIRST;
     while !group.is_stopping() {
         let step = tokio::select! {
@@ -37,7 +36,15 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
     }
 }
 
-async fn step<S: Backend>(group: &Group<S>, begun: &mut Option<Position>) -> Result<(), ReadError> {
+#[derive(Debug, Default)]
+struct Scan {
+    /// `None` until the instance owns lanes: the scan begins where most of them stand.
+    at: Option<Position>,
+    /// The last read has come to the horizon, and another one would find nothing.
+    at_the_head: bool,
+}
+
+async fn step<S: Backend>(group: &Group<S>, scan: &mut Scan) -> Result<(), ReadError> {
     // Registered before the lanes are looked at, so that a change in between is not slept through.
     let changed = group.changed.notified();
     let limits = ReadLimits::default()
@@ -46,43 +53,45 @@ async fn step<S: Backend>(group: &Group<S>, begun: &mut Option<Position>) -> Res
     let (reach, room, behind, lanes) = {
         let lanes = group.lanes();
         let reach = lanes.reach().filter(|_| !lanes.paused && !lanes.dropped);
-        let behind = lanes.behind(begun.unwrap_or(reach.map_or(Position::START, |(_, median)| median)));
+        let behind = lanes.behind(scan.at.unwrap_or(reach.map_or(Position::START, |(_, median)| median)));
         (reach, lanes.has_room(), behind, lanes.len())
     };
     let Some((lowest, median)) = reach.filter(|_| room) else {
         changed.await;
         return Ok(());
     };
-    let scan = begun.get_or_insert(median);
+    let at = scan.at.get_or_insert(median);
     if let Some(behind) = behind {
         if behind.count * 4 >= lanes {
             // Many lanes lag: one scan from the lowest is cheaper than a look-up for each. Rows that a lane has are passed over.
-            *scan = behind.lowest;
+            *at = behind.lowest;
         } else {
             let (cursor, fetched) = (behind.first, behind.fetched);
-            let page = group.store().read_lane(cursor.lane, fetched, *scan, limits).await?;
+            let page = group.store().read_lane(cursor.lane, fetched, *at, limits).await?;
             group.lanes().offer_lane(cursor, fetched, page, |row| group.wants(row));
             group.changed.notify_waiters();
             return Ok(());
         }
-    } else if lowest > *scan {
-        *scan = lowest;
-    }
-    let read = group.process.tail.read_after(*scan, limits).await?;
-    let any = group
-        .lanes()
-        .offer(*scan, &read.page, &read.rows, |row| group.wants(row));
-    let moved = read.page.scanned_to > *scan;
-    *scan = read.page.scanned_to.max(*scan);
-    if any {
-        group.changed.notify_waiters();
-    }
-    if !moved {
+    } else if lowest > *at {
+        *at = lowest;
+    } else if scan.at_the_head {
         tokio::select! {
-            idle = group.process.tail.idle(*scan) => idle?,
+            idle = group.process.tail.idle(*at) => {
+                scan.at_the_head = false;
+                idle?;
+            }
             // A lane was taken or fell behind: it need not wait for new rows.
             () = changed => {}
         }
+        return Ok(());
+    }
+    let read = group.process.tail.read_after(*at, limits).await?;
+    let any = group.lanes().offer(*at, &read.page, &read.rows, |row| group.wants(row));
+    let moved = read.page.scanned_to > *at;
+    *at = read.page.scanned_to.max(*at);
+    scan.at_the_head = !moved || (*at >= read.page.horizon && group.process.tail.is_sparse());
+    if any {
+        group.changed.notify_waiters();
     }
     Ok(())
 }

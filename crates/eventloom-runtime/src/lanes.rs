@@ -1,6 +1,7 @@
 //! What an instance knows of the lanes that it owns: how far they are done, what is queued for them, who works on them.
 
 mod outstanding;
+mod owned;
 #[cfg(test)]
 mod tests;
 
@@ -8,50 +9,17 @@ pub(crate) use outstanding::LanesLeft;
 
 use eventloom_core::{
     Epoch, Lane, Position, Recorded,
-    ports::{Cursor, Move, Page, Taken, Tenure},
+    ports::{Cursor, Move, Page, Tenure},
 };
+use owned::{LANE_BYTES_MAX, LANE_ROWS_MAX, OwnedLane, weight};
 use std::{
-    collections::{BTreeMap, HashSet, VecDeque},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
-    time::Instant,
 };
 
-/// Rows that wait for one lane at most; a lane that reaches it is read apart later.
-const LANE_ROWS_MAX: usize = 1024;
-const LANE_BYTES_MAX: usize = 1 << 20;
 /// Rows and bytes that wait for all lanes before the log is read on.
 const ROWS_MAX: usize = 4096;
 const BYTES_MAX: usize = 32 << 20;
-
-/// One owned lane.
-#[derive(Debug)]
-pub(crate) struct OwnedLane {
-    pub(crate) epoch: Epoch,
-    /// Everything at or below is done and committed.
-    pub(crate) position: Position,
-    /// Everything at or below is done or in `queue`.
-    fetched: Position,
-    queue: VecDeque<Arc<Recorded>>,
-    queue_bytes: usize,
-    /// What the tables say this owner has taken up to.
-    marked: Position,
-    /// Messages up to here may have killed the former owner.
-    pub(crate) suspect_until: Position,
-    /// Whether keys or messages of it are held. `false` is trusted, since only the owner holds.
-    pub(crate) holds: bool,
-    /// Keys that the former owner could not let go have been looked at.
-    pub(crate) swept: bool,
-    /// Somebody works on it.
-    busy: bool,
-    /// Somebody else waits to work on it.
-    wanted: bool,
-    /// It is to be handed over.
-    leaving: bool,
-    /// Nothing new of it is handled for now.
-    blocked: bool,
-    /// It is not picked before this: what it would hold has no room.
-    rest_until: Option<Instant>,
-}
 
 /// A stretch of one lane, to be handled by whoever picked it.
 #[derive(Debug, Clone)]
@@ -177,6 +145,13 @@ impl Lanes {
         self.lanes
             .get_mut(&cursor.lane)
             .filter(|owned| owned.epoch == cursor.epoch)
+    }
+
+    /// Whether anything of a lane has been committed since it was taken.
+    pub(crate) fn has_committed(&self, cursor: Cursor) -> bool {
+        self.lanes
+            .get(&cursor.lane)
+            .is_some_and(|owned| owned.epoch == cursor.epoch && owned.committed)
     }
 
     /// Lanes of which something is held.
@@ -380,6 +355,7 @@ impl Lanes {
         for step in moves {
             if let Some(owned) = self.get_mut(step.cursor) {
                 owned.position = step.to;
+                owned.committed = true;
                 owned.fetched = owned.fetched.max(step.to);
                 while owned.queue.front().is_some_and(|row| row.position <= step.to) {
                     if let Some(row) = owned.queue.pop_front() {
@@ -397,6 +373,7 @@ impl Lanes {
         for (cursor, position) in marks {
             if let Some(owned) = self.get_mut(*cursor) {
                 owned.marked = owned.marked.max(*position);
+                owned.committed = true;
             }
         }
     }
@@ -499,93 +476,4 @@ impl Lanes {
         })
         .collect()
     }
-}
-
-impl OwnedLane {
-    fn taken(taken: &Taken) -> Self {
-        let suspect_until = if eventloom_core::faults::defect("attempts_lost_at_restart") {
-            taken.position
-        } else {
-            taken.batch_end
-        };
-        OwnedLane {
-            epoch: taken.cursor.epoch,
-            position: taken.position,
-            fetched: taken.position,
-            queue: VecDeque::new(),
-            queue_bytes: 0,
-            marked: taken.position,
-            suspect_until,
-            holds: taken.holds,
-            swept: !taken.holds,
-            busy: false,
-            wanted: false,
-            leaving: false,
-            blocked: false,
-            rest_until: None,
-        }
-    }
-
-    /// Stops delivery of what is not held, or lets it go on. What was queued is read again later.
-    pub(crate) fn block(&mut self, blocked: bool) {
-        self.blocked = blocked;
-        if blocked {
-            self.queue.clear();
-            self.queue_bytes = 0;
-            self.fetched = self.position;
-        }
-    }
-
-    fn ready(&self, stopping: bool) -> bool {
-        let more = if stopping || self.leaving {
-            self.owes()
-        } else {
-            !self.queue.is_empty()
-        };
-        more && !self.busy && !self.wanted && !self.blocked && self.rest_until.is_none()
-    }
-
-    /// Whether the tables say that messages are taken which are not done: a successor would suspect them.
-    fn owes(&self) -> bool {
-        self.queue.front().is_some_and(|row| row.position <= self.marked)
-    }
-
-    fn is_suspect(&self) -> bool {
-        self.queue.front().is_some_and(|row| row.position <= self.suspect_until)
-    }
-
-    fn full(&self) -> bool {
-        self.queue.len() >= LANE_ROWS_MAX || self.queue_bytes >= LANE_BYTES_MAX
-    }
-
-    fn push(&mut self, row: Arc<Recorded>) {
-        self.queue_bytes += weight(&row);
-        self.queue.push_back(row);
-    }
-
-    /// The rows stay in the queue until the cursor has moved past them, so that nothing is lost with a worker.
-    fn slice(&mut self, lane: Lane, rows_max: usize, suspects: bool, stopping: bool) -> Slice {
-        self.busy = true;
-        let until = match suspects {
-            true => self.suspect_until,
-            // What is marked already needs no commit of its own, so it goes first and alone.
-            false if stopping || self.leaving || self.owes() => self.marked,
-            false => self.fetched,
-        };
-        let end = self.queue.partition_point(|row| row.position <= until).min(rows_max);
-        let rows: Vec<_> = self.queue.iter().take(end).cloned().collect();
-        let last = rows.last().map_or(self.position, |row| row.position);
-        Slice {
-            lane,
-            epoch: self.epoch,
-            position: self.position,
-            holds: self.holds,
-            mark: (last > self.marked).then_some(last),
-            rows,
-        }
-    }
-}
-
-fn weight(row: &Recorded) -> usize {
-    256 + row.envelope.payload.as_ref().map_or(0, |payload| payload.bytes().len())
 }

@@ -196,6 +196,11 @@ impl<S: Log> Tail<S> {
         Ok(page)
     }
 
+    /// Whether so few rows come that a reader at the head sleeps at once.
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.flow().per_second(Instant::now()) <= SPARSE_PER_SECOND
+    }
+
     /// Waits until rows above `seen` may be there. One consumer sleeps for all.
     pub(crate) async fn idle(&self, seen: Position) -> Result<(), ReadError> {
         let before = *self.woken();
@@ -208,7 +213,7 @@ impl<S: Log> Tail<S> {
         }
         let begun = Instant::now();
         let mut pace = PACE_FIRST;
-        while begun.elapsed() < AWAKE && self.flow().per_second(Instant::now()) > SPARSE_PER_SECOND {
+        while begun.elapsed() < AWAKE && !self.is_sparse() {
             tokio::time::sleep(pace).await;
             pace *= 2;
             if self.store.horizon().await?.position > seen {

@@ -18,7 +18,7 @@ use crate::{
 };
 use eventloom_core::{
     RetryClass, StoreError, faults,
-    ports::{Backend, Cursor, Transaction},
+    ports::{Backend, Cursor},
 };
 use std::{collections::HashSet, ops::Range, sync::Arc, time::Duration};
 
@@ -199,10 +199,11 @@ async fn mark<S: Backend>(group: &Group<S>, slices: &[Slice]) -> Result<(), Stop
         return Ok(());
     }
     faults::point("take.before_mark");
-    let mut tx = group.store().begin(group.scope()).await.map_err(Stopped::Store)?;
-    let marked = group.store().mark(&mut tx, group.name(), &marks).await;
+    // What a crash of the server may take back must not be the first mark of a lane: or messages that crash the server would
+    // be taken together again and again.
+    let flushed = !marks.iter().all(|(cursor, _)| group.lanes().has_committed(*cursor));
+    let marked = group.store().mark_alone(group.name(), &marks, flushed).await;
     marked.map_err(|error| stopped(error.into()))?;
-    tx.commit().await.map_err(|error| stopped(error.into()))?;
     faults::point("take.after_mark");
     group.lanes().marked(&marks);
     Ok(())

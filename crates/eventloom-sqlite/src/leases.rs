@@ -218,6 +218,17 @@ impl Leases for Sqlite {
         all(marked.rows_affected(), marks.len())
     }
 
+    async fn mark_alone(
+        &self,
+        reader: &ConsumerName,
+        marks: &[(Cursor, Position)],
+        _flushed: bool,
+    ) -> Result<(), FenceError> {
+        let mut tx = self.begin_write().await?;
+        self.mark(&mut tx, reader, marks).await?;
+        Ok(tx.commit().await?)
+    }
+
     async fn fence(
         &self,
         connection: &mut SqliteConnection,

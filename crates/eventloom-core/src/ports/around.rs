@@ -55,7 +55,7 @@ impl Call {
 
 /// Calls that commit: the transaction's own, and those that write outside of a caller's transaction. All others read, or
 /// write in a transaction that is rolled back when they fail.
-const COMMITTING: [&str; 16] = [
+const COMMITTING: [&str; 17] = [
     "commit",
     // What publishes, once more under a new id when it is done again.
     "publish_alone",
@@ -64,6 +64,7 @@ const COMMITTING: [&str; 16] = [
     "register",
     "keep",
     "release",
+    "mark_alone",
     // The inbox.
     "forget_handled",
     "forget_once",
@@ -293,6 +294,7 @@ impl<S: Leases, A: Around> Leases for Surrounded<S, A> {
         mark(
             connection: &mut S::Connection, reader: &ConsumerName, marks: &[(Cursor, Position)]
         ) -> (), FenceError;
+        mark_alone(reader: &ConsumerName, marks: &[(Cursor, Position)], flushed: bool) -> (), FenceError;
         fence(connection: &mut S::Connection, reader: &ConsumerName, cursors: &[Cursor]) -> (), FenceError;
     }
 }

@@ -221,6 +221,15 @@ pub trait Leases: Store {
         marks: &[(Cursor, Position)],
     ) -> impl Future<Output = Result<(), FenceError>> + Send;
 
+    /// As [`Leases::mark`], in a transaction of its own. `flushed: false`: it outlives this process at once, and need not
+    /// have reached the disk; a store that flushes every commit may do so all the same.
+    fn mark_alone(
+        &self,
+        reader: &ConsumerName,
+        marks: &[(Cursor, Position)],
+        flushed: bool,
+    ) -> impl Future<Output = Result<(), FenceError>> + Send;
+
     /// Locks cursors by lane and epoch, all or none. The last statement before COMMIT of whatever moves no cursor.
     fn fence(
         &self,

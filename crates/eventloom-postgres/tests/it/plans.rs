@@ -246,6 +246,12 @@ async fn inbox(plans: &mut Plans) -> Result<()> {
         })
         .await?;
     plans
+        .check("marking alone", 200, async |plans| {
+            let marks: Vec<_> = plans.cursors.iter().map(|cursor| (*cursor, Position(1))).collect();
+            Ok(plans.store.mark_alone(&plans.reader, &marks, false).await?)
+        })
+        .await?;
+    plans
         .check_in("effects", 2000, async |plans, tx| {
             let cursor = plans.cursors[0];
             for ids in [&ids, &fresh, &fresh] {

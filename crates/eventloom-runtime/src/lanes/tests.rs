@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use eventloom_core::ports::Taken;
 use eventloom_core::{Envelope, LaneCount, OffsetDateTime};
 
 fn cursor(lane: i16) -> Cursor {

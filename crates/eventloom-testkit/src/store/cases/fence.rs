@@ -126,6 +126,12 @@ pub(super) async fn another_epoch_is_fenced<F: Fixture>(fixture: &F) -> Outcome 
         let stale = Cursor { epoch, ..one };
         refused("advance", advance::<F>(&billing, &[step(stale, 0, 10)]).await, fenced)?;
         refused("mark", mark::<F>(&billing, &[(stale, Position(10))]).await, fenced)?;
+        for flushed in [true, false] {
+            let alone = store
+                .mark_alone(&billing.reader, &[(stale, Position(10))], flushed)
+                .await;
+            refused("mark alone", alone, fenced)?;
+        }
         refused("fence", fence::<F>(&billing, &[stale]).await, fenced)?;
     }
     same("where it stands", stands::<F>(&billing, 1).await?, Position(0))?;
@@ -154,6 +160,8 @@ pub(super) async fn several_lanes_move_or_none<F: Fixture>(fixture: &F) -> Outco
     )?;
     let marks = [(one, Position(10)), (stale, Position(10))];
     refused("one of two marks", mark::<F>(&billing, &marks).await, fenced)?;
+    let alone = store.mark_alone(&billing.reader, &marks, false).await;
+    refused("one of two marks alone", alone, fenced)?;
     refused("one of two fences", fence::<F>(&billing, &[one, stale]).await, fenced)?;
     same("where the others stand", stands::<F>(&billing, 1).await?, Position(0))?;
     fence::<F>(&billing, &billing.held).await?;
@@ -165,6 +173,7 @@ pub(super) async fn nothing_to_move_is_nothing_to_fence<F: Fixture>(fixture: &F)
     let billing = Instance::alone(&store, "billing").await?;
     advance::<F>(&billing, &[]).await?;
     mark::<F>(&billing, &[]).await?;
+    store.mark_alone(&billing.reader, &[], true).await?;
     fence::<F>(&billing, &[]).await?;
     Ok(())
 }
@@ -178,8 +187,12 @@ async fn batch_end_after<F: Fixture>(
     let store = fixture.fresh().await;
     let billing = Instance::alone(&store, "billing").await?;
     let one = billing.cursor(Lane(1))?;
-    for to in marks {
-        mark::<F>(&billing, &[(one, Position(*to))]).await?;
+    for (nth, to) in marks.iter().enumerate() {
+        let marks = [(one, Position(*to))];
+        match nth % 2 {
+            0 => mark::<F>(&billing, &marks).await?,
+            _ => store.mark_alone(&billing.reader, &marks, nth % 3 == 0).await?,
+        }
     }
     for (from, to, batch_end) in moves {
         let step = Move {
@@ -200,7 +213,7 @@ pub(super) async fn the_end_of_a_batch_only_rises<F: Fixture>(fixture: &F) -> Ou
     same("marked", batch_end_after(fixture, &[50], &[]).await?, Position(50))?;
     same(
         "marked twice, then lower",
-        batch_end_after(fixture, &[50, 70, 60], &[]).await?,
+        batch_end_after(fixture, &[50, 70, 60, 65], &[]).await?,
         Position(70),
     )?;
     same(
