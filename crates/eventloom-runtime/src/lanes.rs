@@ -288,8 +288,8 @@ impl Lanes {
         owned.fetched = owned.fetched.max(page.scanned_to);
     }
 
-    /// Picks work: whole lanes in turn, up to `rows_max` rows, and no more than a fair part of the ready lanes when
-    /// others work beside. `suspects`: whether a suspect may be picked.
+    /// Picks work: whole lanes in turn, up to `rows_max` rows, and no more than a fair part of the lanes that have rows when
+    /// others work beside; of all of them, or whoever comes later would find ever less. `suspects`: whether a suspect may be picked.
     pub(crate) fn pick(&mut self, rows_max: usize, workers: usize, suspects: bool) -> Option<Work> {
         if self.paused || self.dropped {
             return None;
@@ -305,7 +305,8 @@ impl Lanes {
         }
         self.begun += 1;
         let begin = ready.partition_point(|lane| lane.0 < self.turn) % ready.len();
-        let lanes_max = ready.len().div_ceil(workers.max(1));
+        let picked = self.lanes.values().filter(|owned| owned.busy).count();
+        let lanes_max = (ready.len() + picked).div_ceil(workers.max(1));
         let mut slices = Vec::new();
         let mut room = rows_max;
         for lane in ready[begin..].iter().chain(&ready[..begin]) {

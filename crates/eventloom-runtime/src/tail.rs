@@ -25,7 +25,7 @@ const SPARSE_PER_SECOND: f64 = 250.0;
 /// More rows a second than this are gathered for a while, so that they share transactions: a transaction for each handful
 /// would take from the writers what it costs.
 const DENSE_PER_SECOND: f64 = 1000.0;
-const GATHER: Duration = Duration::from_millis(20);
+const GATHER: Duration = Duration::from_millis(40);
 /// Over how long rows are counted.
 const FLOW_OVER: Duration = Duration::from_millis(100);
 /// The fallback: how long a sleep lasts when nobody wakes it.
@@ -377,7 +377,7 @@ mod tests {
             ("nothing", 0, 10, true, 0, true),
             ("100 a second", 1, 10, true, 0, true),
             ("500 a second", 5, 10, true, 0, false),
-            ("5000 a second", 50, 10, true, 20, false),
+            ("5000 a second", 50, 10, true, 40, false),
             ("a backlog", 1000, 10, false, 0, false),
         ];
         for (flow_is, rows, every_ms, at_horizon, put_off_ms, sparse) in cases {

@@ -123,6 +123,25 @@ fn no_suspect_starves_beside_lanes_that_are_always_ready() {
 }
 
 #[test]
+fn workers_share_lanes_evenly() {
+    let mut lanes = owning(64, &[]);
+    for lane in 0..64 {
+        for owned in lanes.lanes.values_mut() {
+            owned.fetched = Position(0);
+        }
+        scan(&mut lanes, lane, 1..=1, 1);
+    }
+    // Each finds fewer that are ready than the one before.
+    for worker in 0..4 {
+        let Some(Work::Batch(slices)) = lanes.pick(256, 4, true) else {
+            panic!("worker {worker} finds work");
+        };
+        assert_eq!(slices.len(), 16, "worker {worker}");
+    }
+    assert!(lanes.pick(256, 4, true).is_none(), "nothing is left");
+}
+
+#[test]
 fn any_number_of_lanes_is_read() {
     let count = LaneCount::MAX as i16;
     let mut lanes = owning(count, &[]);
