@@ -104,14 +104,16 @@ pub(crate) fn failed(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreError 
     move |error| StoreError::new(kind_of_driver(&error), doing, error)
 }
 
-/// The same for COMMIT, where an I/O error leaves open whether the log file has the commit: a flush that fails may still
+/// The same for what commits, where an I/O error leaves open whether the log file has the commit: a flush that fails may still
 /// reach the disk, and the next program that recovers the file finds it.
-pub(crate) fn commit_failed(error: sqlx::Error) -> StoreError {
-    let kind = match kind_of_driver(&error) {
-        StoreErrorKind::Unreachable => StoreErrorKind::Indeterminate,
-        kind => kind,
-    };
-    StoreError::new(kind, "committing", error)
+pub(crate) fn commit_failed(doing: &'static str) -> impl Fn(sqlx::Error) -> StoreError + Copy {
+    move |error| {
+        let kind = match kind_of_driver(&error) {
+            StoreErrorKind::Unreachable => StoreErrorKind::Indeterminate,
+            kind => kind,
+        };
+        StoreError::new(kind, doing, error)
+    }
 }
 
 #[cfg(test)]

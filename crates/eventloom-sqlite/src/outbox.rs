@@ -43,10 +43,10 @@ impl Outbox for Sqlite {
     async fn publish_alone(&self, event: NewEvent) -> Result<(), PublishError> {
         self.publish_limits().check(&event)?;
         let commit = |events: Vec<NewEvent>| async move {
-            let mut tx = self.begin_write().await?;
-            Sqlite::append(&Tables::default(), &mut tx, &events).await?;
+            debug_assert!(events.len() <= ROWS_MAX, "one statement is one transaction");
             faults::point("publish.before_commit");
-            tx.commit().await?;
+            self.write_alone("publishing", async |connection| insert(connection, &events).await)
+                .await?;
             faults::point("publish.after_commit");
             Ok(())
         };

@@ -3,6 +3,7 @@
 use crate::{
     error::{failed, kind_of},
     opening,
+    transaction::Seat,
     transaction::SqliteTransaction,
     turn::Turnstile,
     wake::Wake,
@@ -59,7 +60,7 @@ pub(crate) struct Inner {
     /// The one write connection; a pool of one, since that knows how to replace a broken one.
     pub(crate) writer: SqlitePool,
     /// Taken before the write connection: first come, first served.
-    pub(crate) seat: Arc<Mutex<()>>,
+    pub(crate) seat: Arc<Mutex<Seat>>,
     pub(crate) turnstile: Turnstile,
     /// Whether the write connection may commit at the moment; its commit hook looks here.
     pub(crate) may_commit: Arc<AtomicBool>,
@@ -267,7 +268,11 @@ impl Sqlite {
 
     /// Closes all connections, after their transactions have ended.
     pub async fn close(&self) {
+        // Nobody sits down meanwhile, or a connection would come back to the seat, for which the pool waits.
+        let mut seat = self.0.seat.lock().await;
+        drop(seat.warm.take());
         self.0.writer.close().await;
+        drop(seat);
         self.0.pool.close().await;
     }
 }

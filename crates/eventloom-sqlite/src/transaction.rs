@@ -1,12 +1,13 @@
-//! A write transaction: BEGIN IMMEDIATE on the one write connection, while it is this process's turn.
+//! A write transaction: BEGIN IMMEDIATE on the one write connection, or one statement alone, while it is this process's turn.
 
 use crate::{
+    Sqlite,
     error::{commit_failed, failed},
     store::Inner,
     turn::Turn,
 };
 use eventloom_core::{StoreError, StoreErrorKind, ports};
-use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteTransactionManager};
+use sqlx::{Connection as _, SqliteConnection, pool::PoolConnection, sqlite::SqliteTransactionManager};
 use sqlx_core::transaction::TransactionManager as _;
 use std::{
     ops::{Deref, DerefMut},
@@ -26,20 +27,43 @@ pub struct SqliteTransaction {
     // In the order in which they are to be dropped: roll back, give the turn away, let the next of this process begin.
     transaction: sqlx::Transaction<'static, sqlx::Sqlite>,
     _turn: Option<Turn>,
-    _seat: OwnedMutexGuard<()>,
+    _seat: OwnedMutexGuard<Seat>,
     store: Arc<Inner>,
     savepoint: bool,
+}
+
+/// Who sits here writes.
+#[derive(Debug, Default)]
+pub(crate) struct Seat {
+    /// The write connection, when the last to write was a statement of ours that succeeded: nothing has to be looked at
+    /// or rolled back, for which the pool takes two calls of the driver.
+    pub(crate) warm: Option<PoolConnection<sqlx::Sqlite>>,
+}
+
+impl Seat {
+    async fn connection(&mut self, store: &Inner) -> Result<PoolConnection<sqlx::Sqlite>, StoreError> {
+        match self.warm.take() {
+            Some(connection) => Ok(connection),
+            None => {
+                let acquired = store.writer.acquire().await;
+                acquired.map_err(failed("waiting for the write connection"))
+            }
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // To give it back takes a runtime, which may have gone already.
+        drop(self.warm.take().map(PoolConnection::detach));
+    }
 }
 
 impl SqliteTransaction {
     /// Waits in line and begins. The order is: seat in this process, connection, turn among processes, BEGIN IMMEDIATE.
     pub(crate) async fn begin(store: Arc<Inner>) -> Result<Self, StoreError> {
-        let seat = Arc::clone(&store.seat).lock_owned().await;
-        let connection = store
-            .writer
-            .acquire()
-            .await
-            .map_err(failed("waiting for the write connection"))?;
+        let mut seat = Arc::clone(&store.seat).lock_owned().await;
+        let connection = seat.connection(&store).await?;
         let turn = store.turnstile.take().await;
         store.may_commit.store(false, Ordering::Release);
         let begun = sqlx::Transaction::begin(connection, Some(sqlx::SqlSafeStr::into_sql_str("BEGIN IMMEDIATE"))).await;
@@ -80,10 +104,10 @@ impl SqliteTransaction {
         if store.rolled_back.load(Ordering::Acquire) {
             return ended(ENDED);
         }
-        store.may_commit.store(true, Ordering::Release);
+        let may_commit = MayCommit::begin(&store);
         let committed = transaction.commit().await;
-        store.may_commit.store(false, Ordering::Release);
-        committed.map_err(commit_failed)?;
+        drop(may_commit);
+        committed.map_err(commit_failed("committing"))?;
         // A nested begin that is dropped before it is answered rolls everything back, and that may have been queued still.
         if store.rolled_back.load(Ordering::Acquire) {
             return ended(ENDED);
@@ -113,6 +137,50 @@ impl SqliteTransaction {
             .await
             .map_err(failed(doing))?;
         Ok(())
+    }
+}
+
+/// Lets statements commit by themselves until it is dropped.
+struct MayCommit<'a>(&'a Inner);
+
+impl<'a> MayCommit<'a> {
+    fn begin(store: &'a Inner) -> Self {
+        store.may_commit.store(true, Ordering::Release);
+        MayCommit(store)
+    }
+}
+
+impl Drop for MayCommit<'_> {
+    fn drop(&mut self) {
+        self.0.may_commit.store(false, Ordering::Release);
+    }
+}
+
+impl Sqlite {
+    /// Runs one statement as a transaction of its own, in line with the other writers: one call of the driver, where a
+    /// transaction takes three.
+    ///
+    /// # Errors
+    /// As those of COMMIT: an I/O error leaves open whether it happened.
+    ///
+    /// # Cancel safety
+    /// A dropped future may have written.
+    pub(crate) async fn write_alone<T>(
+        &self,
+        doing: &'static str,
+        statement: impl AsyncFnOnce(&mut SqliteConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, StoreError> {
+        let store = &*self.0;
+        let mut seat = store.seat.lock().await;
+        let mut connection = seat.connection(store).await?;
+        let turn = store.turnstile.take().await;
+        let may_commit = MayCommit::begin(store);
+        let done = statement(&mut connection).await;
+        drop((may_commit, turn));
+        let value = done.map_err(commit_failed(doing))?;
+        seat.warm = Some(connection);
+        store.wake.committed();
+        Ok(value)
     }
 }
 

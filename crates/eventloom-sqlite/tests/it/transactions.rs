@@ -7,6 +7,7 @@ use eventloom_core::{
 };
 use eventloom_sqlite::{Sqlite, SqliteTransaction, Tables};
 use sqlx::Connection;
+use std::time::Duration;
 
 /// The transaction is over, and its end says so.
 async fn is_no_commit(tx: SqliteTransaction) {
@@ -229,4 +230,64 @@ async fn what_a_handler_does_to_the_connection_ends_with_its_transaction() {
             assert_eq!(read_all(&store, Position::START).await.len(), 1, "{statement}");
         }
     }
+}
+
+/// A connection that is kept for the next write does not keep the pool from closing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_closes_while_others_publish() {
+    for _ in 0..20 {
+        let folder = Folder::new();
+        let store = folder.store().await;
+        store.publish_alone(event("k")).await.unwrap();
+        let publishing: Vec<_> = (0..4)
+            .map(|_| {
+                let store = store.clone();
+                tokio::spawn(async move { while store.publish_alone(event("k")).await.is_ok() {} })
+            })
+            .collect();
+        let closed = tokio::time::timeout(Duration::from_secs(60), store.close()).await;
+        closed.unwrap();
+        for publishing in publishing {
+            publishing.await.unwrap();
+        }
+    }
+}
+
+/// The write connection is kept after a publish, and its pool would need a runtime to take it back.
+#[test]
+fn a_store_may_outlive_its_runtime() {
+    let folder = Folder::new();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let store = runtime.block_on(async {
+        let store = folder.store().await;
+        store.publish_alone(event("k")).await.unwrap();
+        store
+    });
+    drop(runtime);
+    drop(store);
+}
+
+/// A dropped call may have written or not, and says nothing about the next.
+#[tokio::test]
+async fn a_dropped_publish_leaves_the_connection_as_it_was() {
+    let folder = Folder::new();
+    let store = folder.store().await;
+    for polls in 0..40 {
+        let mut publishing = std::pin::pin!(store.publish_alone(event("dropped")));
+        for _ in 0..polls {
+            if futures::poll!(publishing.as_mut()).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    let mut tx = store.begin_write().await.unwrap();
+    sqlx::query("CREATE TABLE t (x)").execute(&mut *tx).await.unwrap();
+    tx.rollback().await.unwrap();
+    store.publish_alone(event("k")).await.unwrap();
+    let made: i64 = sqlx::query_scalar("SELECT count(*) FROM sqlite_schema WHERE name = 't'")
+        .fetch_one(store.pool())
+        .await
+        .unwrap();
+    assert_eq!(made, 0);
 }
