@@ -10,6 +10,11 @@ use sqlx::{PgConnection, Row, postgres::PgRow};
 use std::time::Duration;
 
 const HORIZON: &str = "SELECT horizon, handed_out FROM eventloom.outbox_horizon()";
+/// The same along with BEGIN, kept for the statement that reads the rows: that one has a later snapshot.
+const READ_UP_TO: &str =
+    "SELECT set_config('eventloom_store.read_up_to', horizon::text, true) FROM eventloom.outbox_horizon()";
+const READ_UP_TO_HANDED_OUT: &str =
+    "SELECT set_config('eventloom_store.read_up_to', handed_out::text, true) FROM eventloom.outbox_horizon()";
 
 /// How large a payload is. One that is stored plainly has the size of its column; only a compressed one must be unpacked to be
 /// measured. (`octet_length` of a bytea never unpacks.)
@@ -27,20 +32,22 @@ macro_rules! payload_bytes {
 /// computed; only a page that is too large has its sizes added up row by row, to be cut with the row that reaches the limit.
 /// What is left out weighs nothing. The inner LIMITs keep index range scans whatever the statistics say.
 macro_rules! page {
-    ($where:literal, $until:literal, $order:literal) => {
+    ($where:literal, $until:literal, $order:literal, $up_to:literal) => {
         concat!(
             "
-SELECT l.pruned_to, e.until IS NOT NULL AS reached,
+SELECT l.pruned_to, ",
+            $up_to,
+            " AS up_to, e.until IS NOT NULL AS reached,
        p.position, p.lane, p.id, p.topic, p.type, p.key, p.source, p.subject, p.time, p.data, p.data_bytes,
        p.datacontenttype, p.dataschema, p.schemaversion, p.correlationid, p.causationid, p.traceparent, p.tracestate,
        p.headers, p.origin, p.omitted
   FROM eventloom.logs l
  CROSS JOIN LATERAL (
-       SELECT m.largest > $5 AS omits,
+       SELECT m.largest > $4 AS omits,
               CASE WHEN m.bytes >= $1 THEN
                    (SELECT max(c.position)
                       FROM (SELECT w.position, w.bytes, sum(w.bytes) OVER (ORDER BY w.position) AS running
-                              FROM (SELECT o.position, CASE WHEN s.bytes <= $5 THEN s.bytes ELSE 0 END AS bytes
+                              FROM (SELECT o.position, CASE WHEN s.bytes <= $4 THEN s.bytes ELSE 0 END AS bytes
                                       FROM eventloom.outbox o
                                      CROSS JOIN LATERAL (SELECT ",
             payload_bytes!(),
@@ -67,15 +74,15 @@ SELECT l.pruned_to, e.until IS NOT NULL AS reached,
        SELECT o.position, o.lane, o.id::text, o.topic, o.type, o.key, o.source, o.subject, o.time,
               CASE WHEN e.omits IS NOT TRUE OR ",
             payload_bytes!(),
-            " <= $5 THEN o.data END AS data,
+            " <= $4 THEN o.data END AS data,
               CASE WHEN e.omits IS NOT TRUE OR ",
             payload_bytes!(),
-            " <= $5 THEN o.data_bytes END AS data_bytes,
+            " <= $4 THEN o.data_bytes END AS data_bytes,
               o.datacontenttype, o.dataschema, o.schemaversion, o.correlationid, o.causationid, o.traceparent, o.tracestate,
               o.headers, o.origin,
               CASE WHEN e.omits THEN nullif(greatest(",
             payload_bytes!(),
-            ", $5), $5) END AS omitted
+            ", $4), $4) END AS omitted
          FROM eventloom.outbox o
         WHERE ",
             $where,
@@ -90,14 +97,23 @@ SELECT l.pruned_to, e.until IS NOT NULL AS reached,
     };
 }
 
-const READ_AFTER: &str = page!("o.position > $3", "o.position <= $4", "o.position");
-/// Compared as pairs: with `lane = $6` the planner may find it cheaper to read the whole log in order and to throw the
+const READ_AFTER: &str = page!(
+    "o.position > $3",
+    "o.position <= (SELECT current_setting('eventloom_store.read_up_to')::bigint)",
+    "o.position",
+    "(SELECT current_setting('eventloom_store.read_up_to')::bigint)"
+);
+/// Compared as pairs: with `lane = $5` the planner may find it cheaper to read the whole log in order and to throw the
 /// other lanes away.
 const READ_LANE: &str = page!(
-    "(o.lane, o.position) > ($6, $3)",
-    "(o.lane, o.position) <= ($6, $4)",
-    "o.lane, o.position"
+    "(o.lane, o.position) > ($5, $3)",
+    "(o.lane, o.position) <= ($5, $6)",
+    "o.lane, o.position",
+    "$6::bigint"
 );
+
+/// Where the columns of a row begin in a page.
+const ROW: usize = 3;
 
 const STATUS: &str = "SELECT l.identity, l.pruned_to, h.horizon, h.handed_out, l.namespace
   FROM eventloom.outbox_horizon() h, eventloom.logs l WHERE l.name = 'outbox'";
@@ -118,16 +134,14 @@ SELECT l.pid, coalesce(a.application_name, 'prepared transaction ' || x.gid, '')
 
 impl Log for Postgres {
     async fn read_after(&self, after: Position, limits: ReadLimits) -> Result<Page, ReadError> {
-        let mut tx = self.own("reading the log").await?;
-        let horizon = self.horizon_on(&mut tx).await?;
         let up_to = match faults::defect("horizon_ignored") {
-            true => horizon.handed_out,
-            false => horizon.position,
+            true => READ_UP_TO_HANDED_OUT,
+            false => READ_UP_TO,
         };
+        let mut tx = self.own_and(up_to, "reading the log").await?;
         let query = self.query(READ_AFTER).bind(bytes_of(limits)).bind(rows_of(limits));
-        let query = query.bind(after.0).bind(up_to.0).bind(each_of(limits));
-        let reading = Reading { after, up_to, limits };
-        reading.page(query.fetch(&mut *tx)).await.map_err(told)
+        let query = query.bind(after.0).bind(each_of(limits));
+        page(after, limits, query.fetch(&mut *tx)).await.map_err(told)
     }
 
     async fn read_lane(
@@ -139,9 +153,8 @@ impl Log for Postgres {
     ) -> Result<Page, ReadError> {
         let mut tx = self.own("reading a lane of the log").await?;
         let query = self.query(READ_LANE).bind(bytes_of(limits)).bind(rows_of(limits));
-        let query = query.bind(after.0).bind(up_to.0).bind(each_of(limits)).bind(lane.0);
-        let reading = Reading { after, up_to, limits };
-        reading.page(query.fetch(&mut *tx)).await.map_err(told)
+        let query = query.bind(after.0).bind(each_of(limits)).bind(lane.0).bind(up_to.0);
+        page(after, limits, query.fetch(&mut *tx)).await.map_err(told)
     }
 
     async fn horizon(&self) -> Result<Horizon, ReadError> {
@@ -231,13 +244,6 @@ fn each_of(limits: ReadLimits) -> i64 {
     i64::try_from(most).unwrap_or(i64::MAX)
 }
 
-/// What is read, and how far.
-struct Reading {
-    after: Position,
-    up_to: Position,
-    limits: ReadLimits,
-}
-
 /// Why a page could not be read.
 enum Unread {
     Driver(sqlx::Error),
@@ -257,41 +263,44 @@ fn told(unread: Unread) -> ReadError {
     }
 }
 
-impl Reading {
-    /// Decodes rows as they come, while the server makes the next ones.
-    async fn page(&self, mut rows: impl Stream<Item = Result<PgRow, sqlx::Error>> + Unpin) -> Result<Page, Unread> {
-        let Reading { after, up_to, limits } = *self;
-        let mut read: Vec<Recorded> = Vec::new();
-        let (mut pruned_to, mut reached) = (None, false);
-        while let Some(row) = rows.try_next().await? {
-            pruned_to = Some(Position(row.try_get(0)?));
-            reached |= row.try_get::<Option<bool>, _>(1)? == Some(true);
-            if row.try_get::<Option<i64>, _>(2)?.is_none() {
-                continue;
-            }
-            let omitted: Option<i64> = row.try_get(2 + rows::COLUMNS)?;
-            let recorded = rows::recorded(&row, 2)?;
-            read.push(Recorded {
-                omitted: omitted.map(i64::unsigned_abs),
-                ..recorded
-            });
+/// Decodes rows as they come, while the server makes the next ones.
+async fn page(
+    after: Position,
+    limits: ReadLimits,
+    mut rows: impl Stream<Item = Result<PgRow, sqlx::Error>> + Unpin,
+) -> Result<Page, Unread> {
+    let mut read: Vec<Recorded> = Vec::new();
+    let (mut bounds, mut reached) = (None, false);
+    while let Some(row) = rows.try_next().await? {
+        if bounds.is_none() {
+            bounds = Some((Position(row.try_get(0)?), Position(row.try_get(1)?)));
+            reached = row.try_get::<Option<bool>, _>(2)? == Some(true);
         }
-        let pruned_to = pruned_to.ok_or(sqlx::Error::RowNotFound)?;
-        if after < pruned_to {
-            return Err(Unread::Pruned(ReadError::Pruned { after, pruned_to }));
+        if row.try_get::<Option<i64>, _>(ROW)?.is_none() {
+            continue;
         }
-        // The join keeps the order of the inner scan, but nothing says that it must.
-        read.sort_unstable_by_key(|row| row.position);
-        let full = reached || read.len() as u64 >= rows_of(limits).unsigned_abs();
-        let scanned_to = match read.last() {
-            Some(last) if full => last.position,
-            // A cursor can stand above the horizon: at what was handed out when its reader began at the latest.
-            _ => up_to.max(after),
-        };
-        Ok(Page {
-            rows: read,
-            scanned_to,
-            horizon: up_to,
-        })
+        let omitted: Option<i64> = row.try_get(ROW + rows::COLUMNS)?;
+        let recorded = rows::recorded(&row, ROW)?;
+        read.push(Recorded {
+            omitted: omitted.map(i64::unsigned_abs),
+            ..recorded
+        });
     }
+    let (pruned_to, up_to) = bounds.ok_or(sqlx::Error::RowNotFound)?;
+    if after < pruned_to {
+        return Err(Unread::Pruned(ReadError::Pruned { after, pruned_to }));
+    }
+    // The join keeps the order of the inner scan, but nothing says that it must.
+    read.sort_unstable_by_key(|row| row.position);
+    let full = reached || read.len() as u64 >= rows_of(limits).unsigned_abs();
+    let scanned_to = match read.last() {
+        Some(last) if full => last.position,
+        // A cursor can stand above the horizon: at what was handed out when its reader began at the latest.
+        _ => up_to.max(after),
+    };
+    Ok(Page {
+        rows: read,
+        scanned_to,
+        horizon: up_to,
+    })
 }

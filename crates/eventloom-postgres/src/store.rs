@@ -1,7 +1,8 @@
 //! The store: how it is opened, what it checks then, and the one way to a transaction.
 
 use crate::{
-    error, opening,
+    error::{self, while_doing},
+    opening,
     renewals::{Renewal, Renewals},
     transaction::{self, PostgresTransaction},
     wake::Wake,
@@ -10,7 +11,11 @@ use eventloom_core::{
     ConsumerName, LaneCount, PublishLimits, SchemaName, SharedCommit, StoreError, StoreErrorKind,
     ports::{Capacity, ConnectionOf, Scope, Store},
 };
-use sqlx::{AssertSqlSafe, PgConnection, PgPool, SqlSafeStr, postgres::PgArguments, query::Query};
+use sqlx::{
+    AssertSqlSafe, PgConnection, PgPool, SqlSafeStr,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 /// From here on a transaction has a time limit of its own.
@@ -61,10 +66,13 @@ impl Tables {
         if self.schema == SchemaName::default() {
             sqlx::query(sql).persistent(!self.pooled)
         } else {
-            // The schema is a validated name.
-            let sql = AssertSqlSafe(sql.replace("eventloom.", &format!("{}.", self.schema)));
-            sqlx::query(sql.into_sql_str()).persistent(!self.pooled)
+            sqlx::query(AssertSqlSafe(self.named(sql)).into_sql_str()).persistent(!self.pooled)
         }
+    }
+
+    /// A text with the schema in it, which is a validated name.
+    fn named(&self, sql: &str) -> String {
+        sql.replace("eventloom.", &format!("{}.", self.schema))
     }
 }
 
@@ -364,10 +372,32 @@ impl Postgres {
         PostgresTransaction::begin(&self.inner.pool, self.inner.begin_own.clone(), doing).await
     }
 
-    /// The same for what need not reach the disk before it is answered.
-    pub(crate) async fn own_unflushed(&self, doing: &'static str) -> Result<PostgresTransaction, StoreError> {
-        let statement = format!("{}; SET LOCAL synchronous_commit = off", self.inner.begin_own);
+    /// The same, with a statement that comes along in the same round trip.
+    pub(crate) async fn own_and(
+        &self,
+        statement: &'static str,
+        doing: &'static str,
+    ) -> Result<PostgresTransaction, StoreError> {
+        let statement = format!("{}; {}", self.inner.begin_own, self.inner.tables.named(statement));
         PostgresTransaction::begin(&self.inner.pool, statement, doing).await
+    }
+
+    /// Calls a function of integers in a transaction of its own that is rolled back, all in one round trip. They stand in
+    /// the text, since what is bound takes a round trip of its own.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind.
+    pub(crate) async fn call<const N: usize>(
+        &self,
+        function: &'static str,
+        arguments: [i64; N],
+        doing: &'static str,
+    ) -> Result<PgRow, StoreError> {
+        let function = self.inner.tables.named(function);
+        let arguments = arguments.map(|argument| argument.to_string()).join(", ");
+        let sql = format!("{}; SELECT {function}({arguments}); ROLLBACK", self.inner.begin_own);
+        let mut rows = transaction::at_once(&self.inner.pool, sql, doing).await?;
+        rows.pop().ok_or_else(|| while_doing(doing)(sqlx::Error::RowNotFound))
     }
 
     /// The same with another limit for statements and pauses.

@@ -5,7 +5,7 @@ use eventloom_core::{StoreError, StoreErrorKind, ports::Transaction};
 use sqlx::{
     AssertSqlSafe, Connection as _, PgConnection, PgPool, Row as _,
     pool::PoolConnection,
-    postgres::{PgTransactionManager, Postgres as Driver},
+    postgres::{PgRow, PgTransactionManager, Postgres as Driver},
 };
 use sqlx_core::{sql_str::SqlSafeStr, transaction::TransactionManager};
 use std::{
@@ -44,6 +44,19 @@ pub struct PostgresTransaction {
     connection: PoolConnection<Driver>,
     open: bool,
     savepoint: bool,
+}
+
+/// Sends statements that begin a transaction and end it, and returns their rows. A connection without an answer, or with an
+/// error, is closed: its transaction may be open.
+pub(crate) async fn at_once(pool: &PgPool, sql: String, doing: &'static str) -> Result<Vec<PgRow>, StoreError> {
+    let mut opening = Opening(Some(pool.acquire().await.map_err(while_doing(doing))?));
+    let Some(connection) = opening.0.as_mut() else {
+        return Err(while_doing(doing)(sqlx::Error::WorkerCrashed));
+    };
+    let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut **connection).await;
+    let rows = rows.map_err(while_doing(doing))?;
+    drop(opening.0.take());
+    Ok(rows)
 }
 
 /// A connection whose BEGIN has not been answered. sqlx counts a transaction only when it has the answer, so a future

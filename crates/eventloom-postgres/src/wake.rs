@@ -43,7 +43,7 @@ const LISTENER_RETRY: Duration = Duration::from_secs(10);
 /// How long connecting may take. Until then the reader polls.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-const DOZE: &str = "SELECT eventloom.outbox_doze($1, $2)";
+const DOZE: &str = "eventloom.outbox_doze";
 
 /// What a look before sleeping found.
 #[derive(Debug, PartialEq)]
@@ -268,17 +268,13 @@ fn lost() -> sqlx::Error {
 }
 
 async fn look(store: &Postgres, seen: Position, request: Duration) -> Result<Look, StoreError> {
-    let doing = while_doing("dozing beside the log");
-    // The request is a sequence's value and in force at once.
-    let mut tx = store.own_unflushed("dozing beside the log").await?;
-    let row = store
-        .query(DOZE)
-        .bind(seen.0)
-        .bind(i32::try_from(request.as_millis()).unwrap_or(i32::MAX))
-        .fetch_one(&mut *tx)
-        .await
-        .map_err(&doing)?;
-    Ok(match row.try_get::<i32, _>(0).map_err(doing)? {
+    let doing = "dozing beside the log";
+    // The request is a sequence's value, which no rollback takes back.
+    let request = i64::try_from(request.as_millis())
+        .unwrap_or(i64::MAX)
+        .min(i64::from(i32::MAX));
+    let row = store.call(DOZE, [seen.0, request], doing).await?;
+    Ok(match row.try_get::<i32, _>(0).map_err(while_doing(doing))? {
         0 => Look::Nothing,
         1 => Look::Rows,
         _ => Look::InFlight,
