@@ -9,11 +9,14 @@
 //! - the same logical id stands twice in the log: the second claim is told that it is handled, or in progress, and what is
 //!   not called at the moment but held is passed over: it is called, or given up by a human, where it is held.
 
+mod held;
+
+pub(crate) use held::drain;
+
 use crate::{
     batch::{self, Item, Standing, Trouble},
     clock::pace,
     consumer::{Handlers, Poison},
-    drain,
     effect::Called,
     failure::Failed,
     group::{Group, count},
@@ -26,8 +29,8 @@ use crate::{
     worker::{Stopped, stopped},
 };
 use eventloom_core::{
-    NewEvent, Position, faults,
-    ports::{Backend, Cursor, EffectClaim, EffectRequest, Move, Transaction},
+    NewEvent, Position, StoreError, faults,
+    ports::{Backend, EffectClaim, EffectRequest, Move, Transaction},
 };
 use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
 use std::{
@@ -72,7 +75,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         done: stands.iter().map(|stand| *stand == Stand::Done).collect(),
     };
     if lane.done.iter().all(|done| *done) {
-        return settle(group, &mut standing, &items, &lane, &[], Vec::new(), false)
+        return settle(group, &mut standing, &items, &mut lane, &[], false)
             .await
             .map_err(stopped);
     }
@@ -100,8 +103,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         while let Some(Some(more)) = running.next().now_or_never() {
             back.push(more);
         }
-        let mut results = Vec::new();
-        let mut outgoing = Vec::new();
+        let mut made = Vec::new();
         let mut free = Vec::new();
         let mut failures = Vec::new();
         // They have their place until their results are stored: after a kill no more than those are made again.
@@ -117,11 +119,8 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             match called {
                 None => {}
                 Some(Ok(answer)) => {
-                    let (result, published) = answer.unzip();
-                    results.push((index, result));
-                    outgoing.extend(published.unwrap_or_default());
-                    lane.done[index] = true;
-                    free.push(chain);
+                    made.push(Made::of(index, answer));
+                    free.push((chain, index));
                 }
                 Some(Err(failed)) => failures.push((chain, index, failed)),
             }
@@ -129,9 +128,14 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
         if !failures.is_empty() {
             gate.wait();
         }
-        if !results.is_empty() {
-            let settled = settle(group, &mut standing, &items, &lane, &results, outgoing, false);
-            beside(&mut running, &mut meanwhile, settled).await.map_err(stopped)?;
+        if !made.is_empty() {
+            let settled = settle_each(group, &mut standing, &items, &mut lane, &made);
+            let refused = beside(&mut running, &mut meanwhile, settled).await.map_err(stopped)?;
+            for (index, failed) in refused {
+                gate.wait();
+                let chain = free.iter().position(|(_, free)| *free == index);
+                failures.extend(chain.map(|nth| (free.swap_remove(nth).0, index, failed)));
+            }
         }
         for (chain, index, failed) in failures {
             count(&group.meter.counters.failures, 1);
@@ -155,11 +159,11 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             if held && blocks {
                 gate.halt();
             }
-            free.push(chain);
+            free.push((chain, index));
         }
         gate.open();
         drop(places);
-        for chain in free {
+        for (chain, _) in free {
             if !gate.is_halted()
                 && let Some((index, again)) = chains[chain].pop_front()
             {
@@ -388,34 +392,88 @@ async fn call<S: Backend>(group: &Group<S>, item: &Item, again: bool) -> Answer 
     called.map(Some)
 }
 
+/// A call that was made, or a message that no handler was to be called for.
+struct Made {
+    index: usize,
+    result: Option<String>,
+    published: Vec<NewEvent>,
+}
+
+impl Made {
+    fn of(index: usize, answer: Option<(String, Vec<NewEvent>)>) -> Self {
+        let (result, published) = answer.unzip();
+        Made {
+            index,
+            result,
+            published: published.unwrap_or_default(),
+        }
+    }
+}
+
+/// Stores what calls came to, each by itself when the store refuses them together. Returns those that it refuses: else they
+/// would be made again for ever, and their lane would go no further.
+async fn settle_each<S: Backend>(
+    group: &Group<S>,
+    standing: &mut Standing,
+    items: &[Item],
+    lane: &mut Progress,
+    made: &[Made],
+) -> Result<Vec<(usize, Failed)>, Trouble> {
+    match settle(group, standing, items, lane, made, false).await {
+        Ok(()) => return Ok(Vec::new()),
+        Err(Trouble::Somebody(error)) if made.len() == 1 => return Ok(vec![(made[0].index, refused(&error))]),
+        Err(Trouble::Somebody(_)) => {}
+        Err(trouble) => return Err(trouble),
+    }
+    let mut failures = Vec::new();
+    for one in made {
+        match settle(group, standing, items, lane, std::slice::from_ref(one), false).await {
+            Ok(()) => {}
+            Err(Trouble::Somebody(error)) => failures.push((one.index, refused(&error))),
+            Err(trouble) => return Err(trouble),
+        }
+    }
+    Ok(failures)
+}
+
+/// The failure of a call that was made.
+fn refused(error: &StoreError) -> Failed {
+    Failed::transient(format!(
+        "the call was made, and then the store refused its result: {error}"
+    ))
+}
+
 /// Stores results and what was published, and moves the cursor over the prefix that is done. `suspect`: attempts were
 /// counted before the call, and are forgotten with its result.
 async fn settle<S: Backend>(
     group: &Group<S>,
     standing: &mut Standing,
     items: &[Item],
-    lane: &Progress,
-    results: &[(usize, Option<String>)],
-    outgoing: Vec<NewEvent>,
+    lane: &mut Progress,
+    made: &[Made],
     suspect: bool,
 ) -> Result<(), Trouble> {
+    made.iter().for_each(|made| lane.done[made.index] = true);
     let advance = lane.step(standing, items);
-    let stored = results.iter().map(|(index, result)| {
-        let result = result.as_deref().unwrap_or("null");
-        (items[*index].id().to_owned(), result.to_owned())
+    let stored = made.iter().map(|made| {
+        let result = made.result.as_deref().unwrap_or("null");
+        (items[made.index].id().to_owned(), result.to_owned())
     });
     let counted = items.iter().filter(|_| suspect).map(|item| item.id().to_owned());
     let step = Step {
         cursor: items[0].cursor,
         advance,
         results: stored.collect(),
-        outgoing,
+        outgoing: made.iter().flat_map(|made| made.published.iter().cloned()).collect(),
         counted: counted.collect(),
     };
-    group.results.store(step).await?;
+    if let Err(trouble) = group.results.store(step).await {
+        made.iter().for_each(|made| lane.done[made.index] = false);
+        return Err(trouble);
+    }
     moved(group, standing, advance);
-    for (index, result) in results {
-        succeeded(group, &items[*index], result.is_some());
+    for made in made {
+        succeeded(group, &items[made.index], made.result.is_some());
     }
     Ok(())
 }
@@ -481,9 +539,9 @@ pub(crate) async fn alone<S: Backend>(
     suspect: bool,
 ) -> Result<Option<Failed>, Stopped> {
     let items = std::slice::from_ref(item);
-    let lane = Progress { done: vec![true] };
+    let mut lane = Progress { done: vec![true] };
     match prepare(group, standing, items, None).await.map_err(stopped)?[0] {
-        Stand::Done => settle(group, standing, items, &lane, &[], Vec::new(), suspect)
+        Stand::Done => settle(group, standing, items, &mut lane, &[], suspect)
             .await
             .map_err(stopped)?,
         Stand::Elsewhere => {
@@ -493,88 +551,13 @@ pub(crate) async fn alone<S: Backend>(
         Stand::Call { again } => {
             let _place = group.calls.begin().await;
             match call(group, item, again).await {
-                Ok(answer) => {
-                    let (result, outgoing) = answer.unzip();
-                    let outgoing = outgoing.unwrap_or_default();
-                    settle(group, standing, items, &lane, &[(0, result)], outgoing, suspect)
-                        .await
-                        .map_err(stopped)?;
-                }
+                Ok(answer) => match settle(group, standing, items, &mut lane, &[Made::of(0, answer)], suspect).await {
+                    Err(Trouble::Somebody(error)) => return Ok(Some(refused(&error))),
+                    settled => settled.map_err(stopped)?,
+                },
                 Err(failed) => return Ok(Some(failed)),
             }
         }
     }
     Ok(None)
-}
-
-/// Held messages of one key, in order. `false`: one failed, and what follows it waits.
-pub(crate) async fn drain<S: Backend>(group: &Group<S>, items: &[Item]) -> Result<bool, Stopped> {
-    for item in items {
-        let claim = claim_held(group, item).await.map_err(stopped)?;
-        let (called, _place) = match claim {
-            EffectClaim::Handled => (Ok(None), None),
-            EffectClaim::InProgress => return Err(Stopped::Later),
-            EffectClaim::Call { again } => {
-                let place = group.calls.begin().await;
-                (call(group, item, again).await.map(Some), Some(place))
-            }
-        };
-        match called {
-            Ok(result) => settle_held(group, item, result).await.map_err(stopped)?,
-            Err(failed) => {
-                count(&group.meter.counters.failures, 1);
-                return drain::failed_again(group, item, failed).await;
-            }
-        }
-    }
-    Ok(true)
-}
-
-async fn claim_held<S: Backend>(group: &Group<S>, item: &Item) -> Result<EffectClaim, Trouble> {
-    let store = group.store();
-    faults::point("drain.before_mark");
-    let mut tx = store.begin(group.scope()).await?;
-    drain::mark(group, &mut tx, std::slice::from_ref(item), item.cursor.epoch).await?;
-    let request = EffectRequest {
-        id: item.id(),
-        cursor: item.cursor,
-    };
-    let claims = store
-        .claim_effects(&mut tx, group.name(), &[request], group.now())
-        .await?;
-    store.fence(&mut tx, group.name(), &[item.cursor]).await?;
-    tx.commit().await?;
-    faults::point("drain.after_mark");
-    Ok(claims.first().copied().unwrap_or(EffectClaim::InProgress))
-}
-
-async fn settle_held<S: Backend>(
-    group: &Group<S>,
-    item: &Item,
-    called: Option<Option<(String, Vec<NewEvent>)>>,
-) -> Result<(), Trouble> {
-    let store = group.store();
-    let cursor: Cursor = item.cursor;
-    let mut tx = store.begin(group.scope()).await?;
-    if let Some(answer) = &called {
-        let (result, outgoing) = answer
-            .as_ref()
-            .map_or(("null", &[][..]), |(result, outgoing)| (result, outgoing));
-        store
-            .finish_effects(&mut tx, group.name(), &[(item.id(), result)], group.now())
-            .await?;
-        if !outgoing.is_empty() {
-            group.append(&mut tx, outgoing).await?;
-        }
-    }
-    faults::point("drain.before_remove");
-    drain::remove(group, &mut tx, std::slice::from_ref(item)).await?;
-    store.fence(&mut tx, group.name(), &[cursor]).await?;
-    faults::point("drain.before_commit");
-    tx.commit().await?;
-    faults::point("drain.after_commit");
-    if let Some(answer) = called {
-        succeeded(group, item, answer.is_some());
-    }
-    Ok(())
 }

@@ -17,7 +17,7 @@ use crate::{
     time_limit::{Tx, ports::*},
 };
 use eventloom_core::{
-    NewEvent, StoreError, chain, faults,
+    NewEvent, StoreError, StoreErrorKind, chain, faults,
     ports::{Backend, Cursor, Move, Transaction},
 };
 use std::{
@@ -179,7 +179,7 @@ async fn write<S: Backend>(group: &Group<S>, tx: &mut Tx<S>, steps: &[&Step]) ->
     }
     let outgoing: Vec<NewEvent> = steps.iter().flat_map(|step| &step.outgoing).cloned().collect();
     if !outgoing.is_empty() {
-        group.append(tx, &outgoing).await?;
+        append(group, tx, &outgoing).await?;
     }
     let (mut moves, mut stay) = (Vec::new(), Vec::new());
     for step in steps {
@@ -195,4 +195,13 @@ async fn write<S: Backend>(group: &Group<S>, tx: &mut Tx<S>, steps: &[&Step]) ->
         store.advance(tx, group.name(), &moves).await?;
     }
     Ok(())
+}
+
+/// Inserts what calls published. Whoever may write results and not these events has published something that a rule of the
+/// table's owner refuses.
+pub(crate) async fn append<S: Backend>(group: &Group<S>, tx: &mut Tx<S>, outgoing: &[NewEvent]) -> Result<(), Trouble> {
+    group.append(tx, outgoing).await.map_err(|error| match error.kind() {
+        StoreErrorKind::Refused => Trouble::Somebody(error),
+        _ => error.into(),
+    })
 }

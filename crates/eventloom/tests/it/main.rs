@@ -29,4 +29,5 @@ mod testing_guide;
 #[cfg(feature = "otel")]
 mod traced;
 mod ui;
+mod unstorable;
 mod wrapped;
