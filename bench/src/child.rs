@@ -13,6 +13,9 @@ use tokio::{
     process::{Child, Command},
 };
 
+/// What its relay's broker takes, as most do: rows over it are set aside without being fetched.
+const PAYLOAD_BYTES_MAX: u64 = 1 << 20;
+
 /// What it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Part {
@@ -39,7 +42,7 @@ pub(crate) async fn run(part: Part, store: &str) -> Result<()> {
     let store = Postgres::builder(pool).open().await?;
     let mut service = Eventloom::new(store)
         .keep_log(None)
-        .relay(Relay::new("relay", Null::new()));
+        .relay(Relay::new("relay", Null::new().payload_bytes_max(PAYLOAD_BYTES_MAX)));
     if part == Part::RelayAndConsumers {
         for name in ["first", "second", "third"] {
             service = service.consumer(Consumer::new(name).topic(Topic::new("idle")).handle(handle));

@@ -1,7 +1,7 @@
 //! Who may move which cursor: one lease an instance for liveness, an epoch for each lane for safety.
 
 use crate::{
-    error::{while_committing, while_doing},
+    error::while_doing,
     prune::micros,
     store::{Postgres, label},
     transaction,
@@ -123,23 +123,6 @@ WITH marks AS (SELECT * FROM unnest($2::smallint[], $3::bigint[], $4::bigint[]) 
 UPDATE eventloom.cursors c SET batch_end = greatest(c.batch_end, m.batch_end)
   FROM marks m JOIN locked l USING (lane)
  WHERE c.reader = $1 AND c.lane = m.lane AND c.epoch = m.epoch";
-/// The same in one round trip, which begins no transaction and so has to bring its settings along. Unflushed it is lost only
-/// with the server.
-const MARK_ALONE: &str = "
-WITH set AS MATERIALIZED
-     (SELECT set_config('synchronous_commit', CASE WHEN $5 THEN current_setting('synchronous_commit') ELSE 'off' END, true),
-             set_config('lock_timeout', coalesce($6, current_setting('lock_timeout')), true)),
-     marks AS (SELECT m.* FROM set, unnest($2::smallint[], $3::bigint[], $4::bigint[]) m (lane, epoch, batch_end)),
-     locked AS (SELECT c.lane FROM eventloom.cursors c JOIN marks m USING (lane)
-                 WHERE c.reader = $1 AND c.epoch = m.epoch ORDER BY c.lane FOR UPDATE OF c)
-UPDATE eventloom.cursors c SET batch_end = greatest(c.batch_end, m.batch_end)
-  FROM marks m JOIN locked l USING (lane)
- WHERE c.reader = $1 AND c.lane = m.lane AND c.epoch = m.epoch AND (SELECT count(*) FROM locked) = cardinality($2)";
-/// The same for a single lane, which is planned once and for all.
-const MARK_ONE_ALONE: &str = "
-UPDATE eventloom.cursors SET batch_end = greatest(batch_end, $4)
- WHERE reader = $1 AND lane = $2 AND epoch = $3
-   AND set_config('synchronous_commit', CASE WHEN $5 THEN current_setting('synchronous_commit') ELSE 'off' END, true) <> ''";
 const FENCE: &str = "
 SELECT c.lane FROM eventloom.cursors c JOIN unnest($2::smallint[], $3::bigint[]) m (lane, epoch) USING (lane)
  WHERE c.reader = $1 AND c.epoch = m.epoch AND current_setting('eventloom_store.transaction', true) = 'open'
@@ -332,22 +315,7 @@ impl Leases for Postgres {
         marks: &[(Cursor, Position)],
         flushed: bool,
     ) -> Result<(), FenceError> {
-        let query = if let ([(cursor, end)], None) = (marks, self.lock_timeout_setting()) {
-            let query = self.query(MARK_ONE_ALONE).bind(reader.as_str());
-            query.bind(cursor.lane.0).bind(cursor.epoch.0).bind(end.0).bind(flushed)
-        } else {
-            let (lanes, epochs) = arrays(marks.iter().map(|(cursor, _)| cursor));
-            let ends: Vec<i64> = marks.iter().map(|(_, end)| end.0).collect();
-            let query = self.query(MARK_ALONE).bind(reader.as_str()).bind(lanes).bind(epochs);
-            query.bind(ends).bind(flushed).bind(self.lock_timeout_setting())
-        };
-        let connection = self.pool().acquire().await;
-        let mut connection = connection.map_err(while_doing("recording the end of a batch"))?;
-        let marked = query.execute(&mut *connection).await.map_err(while_committing)?;
-        match marked.rows_affected() == marks.len() as u64 || faults::defect("no_epoch_check") {
-            true => Ok(()),
-            false => Err(FenceError::Fenced),
-        }
+        self.mark_at_once(reader, marks, flushed).await
     }
 
     async fn fence(

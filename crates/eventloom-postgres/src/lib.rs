@@ -36,6 +36,7 @@ mod held;
 mod inbox;
 mod leases;
 mod log;
+mod marks;
 mod migrate;
 mod once;
 mod opening;

@@ -3,10 +3,10 @@
 use crate::{error::while_doing, rows::bind_envelopes, store::Postgres};
 use eventloom_core::{
     ConsumerName, Envelope, Epoch, Lane, Position, StoreError, StoreErrorKind, faults,
-    ports::{LaneSent, Mark, Outgoing, RelayStanding, Relays, Source},
+    ports::{LaneSent, Mark, Outgoing, RelayStanding, Relays, Source, Untaken},
 };
-use sqlx::{Row, postgres::PgRow, types::Uuid};
-use std::collections::HashSet;
+use sqlx::{PgConnection, Row, postgres::PgRow, types::Uuid};
+use std::collections::{HashMap, HashSet};
 
 const BROKER: &str = "SELECT broker FROM eventloom.relays WHERE reader = $1";
 const SENT: &str = "SELECT lane, epoch, confirmed FROM eventloom.cursors WHERE reader = $1 ORDER BY lane";
@@ -16,11 +16,15 @@ INSERT INTO eventloom.relays (reader, broker) VALUES ($1, $2)
 ON CONFLICT (reader) DO UPDATE SET broker = relays.broker RETURNING broker";
 const MARKS: &str = "
 SELECT lane, epoch, position, id FROM eventloom.relayed WHERE origin = $1 AND reader = $2 ORDER BY lane";
-/// Locks the marks in the order of lanes. Those of a later epoch stay and are not returned.
+/// Locks the marks in the order of lanes. Those of a later epoch, and those below what was confirmed, stay and are not
+/// returned. What was confirmed is older than this statement, so its snapshot has it.
 const RAISE: &str = "
 INSERT INTO eventloom.relayed AS r (origin, reader, lane, epoch, position, id)
 SELECT $1, $2, m.lane, m.epoch, m.position, m.id
-  FROM unnest($3::smallint[], $4::bigint[], $5::bigint[], $6::text[]) m (lane, epoch, position, id) ORDER BY m.lane
+  FROM unnest($3::smallint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[]) m (lane, epoch, position, id, confirmed)
+  LEFT JOIN eventloom.relayed k ON k.origin = $1 AND k.reader = $2 AND k.lane = m.lane
+ WHERE coalesce(k.position, 0) >= m.confirmed
+ ORDER BY m.lane
 ON CONFLICT (origin, reader, lane) DO UPDATE
    SET epoch = excluded.epoch, position = greatest(r.position, excluded.position),
        id = CASE WHEN excluded.position > r.position THEN excluded.id ELSE r.id END
@@ -86,20 +90,10 @@ impl Relays for Postgres {
     async fn relay_marks(&self, source: &Source) -> Result<Vec<Mark>, StoreError> {
         let doing = while_doing("looking what a relay has sent");
         let mut tx = self.own("looking what a relay has sent").await?;
-        let query = self.query(MARKS).bind(source.log).bind(source.reader.as_str());
-        let rows = query.fetch_all(&mut *tx).await.map_err(&doing)?;
-        let mark = |row: &PgRow| {
-            Ok(Mark {
-                lane: Lane(row.try_get(0)?),
-                epoch: Epoch(row.try_get(1)?),
-                position: Position(row.try_get(2)?),
-                id: row.try_get(3)?,
-            })
-        };
-        rows.iter().map(mark).collect::<Result<_, sqlx::Error>>().map_err(doing)
+        self.marks_on(&mut tx, source).await.map_err(doing)
     }
 
-    async fn take_in(&self, source: &Source, messages: &[Outgoing]) -> Result<HashSet<Lane>, StoreError> {
+    async fn take_in(&self, source: &Source, messages: &[Outgoing]) -> Result<HashMap<Lane, Untaken>, StoreError> {
         let doing = while_doing("taking in what was relayed");
         let marks = Mark::of(messages);
         let mut tx = self.own("taking in what was relayed").await?;
@@ -108,10 +102,20 @@ impl Relays for Postgres {
             .bind(marks.iter().map(|mark| mark.lane.0).collect::<Vec<_>>())
             .bind(marks.iter().map(|mark| mark.epoch.0).collect::<Vec<_>>())
             .bind(marks.iter().map(|mark| mark.position.0).collect::<Vec<_>>())
-            .bind(marks.iter().map(|mark| mark.id.as_str()).collect::<Vec<_>>());
+            .bind(marks.iter().map(|mark| mark.id.as_str()).collect::<Vec<_>>())
+            .bind(Mark::confirmed(messages).values().map(|to| to.0).collect::<Vec<_>>());
         let raised = query.fetch_all(&mut *tx).await.map_err(&doing)?;
         let raised: Result<HashSet<Lane>, _> = raised.iter().map(|row| row.try_get(0).map(Lane)).collect();
         let raised = raised.map_err(&doing)?;
+        let mut untaken = HashMap::new();
+        if raised.len() < marks.len() {
+            let there = self.marks_on(&mut tx, source).await.map_err(&doing)?;
+            let later = |mark: &&Mark| there.iter().any(|it| it.lane == mark.lane && it.epoch > mark.epoch);
+            for mark in marks.iter().filter(|mark| !raised.contains(&mark.lane)) {
+                let why = if later(&mark) { Untaken::Fenced } else { Untaken::Lost };
+                untaken.insert(mark.lane, why);
+            }
+        }
         let accepted = messages.iter().filter(|message| raised.contains(&message.message.lane));
         let envelopes: Vec<&Envelope> = accepted.map(|message| &message.message.envelope).collect();
         faults::point("relay.before_insert");
@@ -121,8 +125,7 @@ impl Relays for Postgres {
         faults::point("relay.before_delivery");
         tx.commit_own().await?;
         faults::point("relay.after_delivery");
-        let lanes = marks.into_iter().map(|mark| mark.lane);
-        Ok(lanes.filter(|lane| !raised.contains(lane)).collect())
+        Ok(untaken)
     }
 
     async fn renew_identity(&self) -> Result<Uuid, StoreError> {
@@ -133,5 +136,20 @@ impl Relays for Postgres {
         self.query(FORGET_CONFIRMED).execute(&mut *tx).await.map_err(doing)?;
         tx.commit_own().await?;
         Ok(identity)
+    }
+}
+
+impl Postgres {
+    async fn marks_on(&self, connection: &mut PgConnection, source: &Source) -> Result<Vec<Mark>, sqlx::Error> {
+        let query = self.query(MARKS).bind(source.log).bind(source.reader.as_str());
+        let mark = |row: &PgRow| {
+            Ok(Mark {
+                lane: Lane(row.try_get(0)?),
+                epoch: Epoch(row.try_get(1)?),
+                position: Position(row.try_get(2)?),
+                id: row.try_get(3)?,
+            })
+        };
+        query.fetch_all(connection).await?.iter().map(mark).collect()
     }
 }

@@ -80,7 +80,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             .map_err(stopped);
     }
     let mut chains = chains(&items, &stands);
-    // In an outage, and when the lane is blocked, what runs is finished, and nothing more is begun.
+    // In an outage, when the lane is blocked, and when no more may be held, what runs is finished, and nothing more is begun.
     let gate = Gate::new();
     let mut running = FuturesUnordered::new();
     for (chain, messages) in chains.iter_mut().enumerate() {
@@ -88,7 +88,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
             running.push(start(group, &gate, chain, index, &items[index], again));
         }
     }
-    let mut outage = false;
+    let (mut outage, mut no_room) = (false, false);
     let mut meanwhile = Vec::new();
     loop {
         // Whatever else has come back meanwhile shares the commit.
@@ -152,7 +152,15 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
                 Vec::new()
             };
             let held = set_aside(group, &mut standing, &items, &mut lane, index, &behind, &failed);
-            let held = beside(&mut running, &mut meanwhile, held).await.map_err(stopped)?;
+            let held = match beside(&mut running, &mut meanwhile, held).await {
+                // It stays where it is, and innocents that run are not made again for it.
+                Err(Trouble::HeldLimit) => {
+                    no_room = true;
+                    gate.halt();
+                    continue;
+                }
+                held => held.map_err(stopped)?,
+            };
             if held && !behind.is_empty() {
                 chains[chain].clear();
             }
@@ -173,6 +181,9 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, slice: &Slice) -> 
     }
     if outage {
         return Err(Stopped::Outage);
+    }
+    if no_room {
+        return Err(Stopped::HeldLimit);
     }
     if waits {
         pace(IN_PROGRESS_PACE).await;

@@ -94,6 +94,10 @@ async fn keep<S: Backend>(group: &Group<S>) -> Result<Instant, StoreError> {
     // counted from the asking, handlers would be dropped that have all the time they are allowed.
     let counted_from = begun + tenure.waited.min(group.process.clock.now() - begun);
     let was_paused = group.lanes().paused;
+    // Before anything of them can be sent.
+    if let Some(relay) = group.relay.as_ref().filter(|_| !tenure.taken.is_empty()) {
+        relay.distrust();
+    }
     let lost = {
         let mut lanes = group.lanes();
         lanes.rejoined = forgotten;

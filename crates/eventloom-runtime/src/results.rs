@@ -9,10 +9,13 @@
 //!   that is being stored is fenced by its epoch;
 //! - the store refuses one of several steps (fenced, a conflict, what was published): nothing was committed, and each is
 //!   stored by itself;
+//! - the store cannot be reached before COMMIT is sent: nothing was committed, and the steps wait for it to come back, each
+//!   for as long as its lane has its lease;
 //! - a commit is not answered, or this task is dropped: the lanes of all its steps are in doubt.
 
 use crate::{
     batch::Trouble,
+    clock::pace,
     group::{Group, count},
     time_limit::{Tx, ports::*},
 };
@@ -24,8 +27,15 @@ use std::{
     future::Future,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 use tokio::sync::{Notify, oneshot};
+
+/// Results and events that share one commit at most, unless those of a single lane are more.
+const ROWS_MAX: usize = 512;
+const PAYLOAD_BYTES_MAX: usize = 4 << 20;
+const RETRY_FIRST: Duration = Duration::from_millis(50);
+const RETRY_MOST: Duration = Duration::from_secs(5);
 
 /// What one lane has to store.
 #[derive(Debug)]
@@ -64,10 +74,20 @@ impl Results {
         answered.await.unwrap_or(Err(Trouble::InDoubt))
     }
 
+    /// What shares the next commit; the rest stays.
     fn take(&self) -> Vec<Waiting> {
-        let mut waiting = std::mem::take(&mut *self.waiting());
+        let mut waiting = self.waiting();
         waiting.retain(|waiting| !waiting.answer.is_closed());
-        waiting
+        let (mut rows, mut payload_bytes) = (0, 0);
+        let end = waiting.iter().position(|waiting| {
+            let step = &waiting.step;
+            rows += step.results.len() + step.outgoing.len();
+            let payloads = step.outgoing.iter().filter_map(NewEvent::payload);
+            payload_bytes += payloads.map(|payload| payload.bytes().len()).sum::<usize>();
+            rows > ROWS_MAX || payload_bytes > PAYLOAD_BYTES_MAX
+        });
+        let end = end.unwrap_or(waiting.len()).max(1).min(waiting.len());
+        waiting.drain(..end).collect()
     }
 
     fn waiting(&self) -> MutexGuard<'_, Vec<Waiting>> {
@@ -78,28 +98,44 @@ impl Results {
 /// Runs until `ended`: whoever has steps to store ends before.
 pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>, ended: impl Future<Output = ()>) {
     let mut ended = pin!(ended);
+    let mut retry = RETRY_FIRST;
     loop {
         let waiting = group.results.take();
-        if !waiting.is_empty() {
-            store_all(&group, waiting).await;
+        if waiting.is_empty() {
+            tokio::select! {
+                biased;
+                () = group.results.came.notified() => {}
+                () = &mut ended => return,
+            }
             continue;
         }
+        let unstored = store_all(&group, waiting).await;
+        if unstored.is_empty() {
+            retry = RETRY_FIRST;
+            continue;
+        }
+        group.results.waiting().extend(unstored);
         tokio::select! {
-            biased;
-            () = group.results.came.notified() => {}
+            () = pace(retry) => {}
             () = &mut ended => return,
         }
+        retry = (retry * 2).min(RETRY_MOST);
     }
 }
 
-async fn store_all<S: Backend>(group: &Group<S>, waiting: Vec<Waiting>) {
+/// Returns those that are to be stored when the store is there again.
+async fn store_all<S: Backend>(group: &Group<S>, waiting: Vec<Waiting>) -> Vec<Waiting> {
     let steps: Vec<&Step> = waiting.iter().map(|waiting| &waiting.step).collect();
     let result = match commit(group, &steps).await {
         Ok(()) => Ok(()),
-        Err(Unstored { may_be_one, .. }) if may_be_one && waiting.len() > 1 => {
+        Err(Trouble::Store(error)) if is_away(&error) => {
+            group.note_trouble("results of calls cannot be stored", &error);
+            return waiting;
+        }
+        Err(trouble) if waiting.len() > 1 && !matches!(trouble, Trouble::InDoubt) => {
             return store_singly(group, waiting).await;
         }
-        Err(unstored) => Err(unstored.trouble),
+        Err(trouble) => Err(trouble),
     };
     for waiting in waiting {
         // Whoever has gone does not want to know.
@@ -107,15 +143,27 @@ async fn store_all<S: Backend>(group: &Group<S>, waiting: Vec<Waiting>) {
             .answer
             .send(result.as_ref().map_or_else(|trouble| Err(same(trouble)), |()| Ok(())));
     }
+    Vec::new()
 }
 
-async fn store_singly<S: Backend>(group: &Group<S>, waiting: Vec<Waiting>) {
-    for Waiting { step, answer } in waiting {
-        if !answer.is_closed() {
-            let stored = commit(group, &[&step]).await;
-            let _ = answer.send(stored.map_err(|unstored| unstored.trouble));
+/// The store refused them together, and one alone may be the reason.
+async fn store_singly<S: Backend>(group: &Group<S>, waiting: Vec<Waiting>) -> Vec<Waiting> {
+    let mut waiting = waiting.into_iter();
+    while let Some(one) = waiting.next() {
+        if one.answer.is_closed() {
+            continue;
+        }
+        match commit(group, &[&one.step]).await {
+            Err(Trouble::Store(error)) if is_away(&error) => return [one].into_iter().chain(waiting).collect(),
+            stored => drop(one.answer.send(stored)),
         }
     }
+    Vec::new()
+}
+
+/// Whether the store is in a trouble that has nothing to do with what is stored, and nothing was.
+fn is_away(error: &StoreError) -> bool {
+    matches!(error.kind(), StoreErrorKind::Unreachable | StoreErrorKind::Full)
 }
 
 fn same(trouble: &Trouble) -> Trouble {
@@ -129,32 +177,15 @@ fn same(trouble: &Trouble) -> Trouble {
     }
 }
 
-/// Steps were not stored together.
-struct Unstored {
-    trouble: Trouble,
-    /// Nothing was committed, and one of them alone may be the reason.
-    may_be_one: bool,
-}
-
-async fn commit<S: Backend>(group: &Group<S>, steps: &[&Step]) -> Result<(), Unstored> {
-    let refused = |trouble: Trouble| Unstored {
-        may_be_one: !matches!(trouble, Trouble::Store(_)),
-        trouble,
-    };
-    let mut tx = group
-        .store()
-        .begin(group.scope())
-        .await
-        .map_err(|error| refused(error.into()))?;
-    write(group, &mut tx, steps).await.map_err(refused)?;
+async fn commit<S: Backend>(group: &Group<S>, steps: &[&Step]) -> Result<(), Trouble> {
+    let mut tx = group.store().begin(group.scope()).await?;
+    if let Err(trouble) = write(group, &mut tx, steps).await {
+        // The next one may want the same rows.
+        tx.rollback().await?;
+        return Err(trouble);
+    }
     faults::point("effect.before_commit");
-    tx.commit().await.map_err(|error| {
-        let trouble = Trouble::from(error);
-        Unstored {
-            may_be_one: matches!(trouble, Trouble::Conflict(_) | Trouble::Somebody(_)),
-            trouble,
-        }
-    })?;
+    tx.commit().await?;
     faults::point("effect.after_commit");
     count(&group.meter.counters.commits, 1);
     Ok(())
@@ -181,15 +212,11 @@ async fn write<S: Backend>(group: &Group<S>, tx: &mut Tx<S>, steps: &[&Step]) ->
     if !outgoing.is_empty() {
         append(group, tx, &outgoing).await?;
     }
-    let (mut moves, mut stay) = (Vec::new(), Vec::new());
-    for step in steps {
-        match step.advance {
-            Some(advance) => moves.push(advance),
-            None => stay.push(step.cursor),
-        }
-    }
-    if !stay.is_empty() {
-        store.fence(tx, group.name(), &stay).await?;
+    let moves: Vec<Move> = steps.iter().filter_map(|step| step.advance).collect();
+    if moves.len() < steps.len() {
+        // All of them, also those that move: rows are locked in the order of lanes.
+        let cursors: Vec<Cursor> = steps.iter().map(|step| step.cursor).collect();
+        store.fence(tx, group.name(), &cursors).await?;
     }
     if !moves.is_empty() {
         store.advance(tx, group.name(), &moves).await?;

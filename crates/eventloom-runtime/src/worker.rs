@@ -135,7 +135,7 @@ pub(crate) async fn run<S: Backend>(group: Arc<Group<S>>) {
 }
 
 /// A lane whose messages would be held and have no room: it alone waits.
-fn held_limit<S: Backend>(group: &Group<S>, cursor: Cursor) {
+pub(crate) fn held_limit<S: Backend>(group: &Group<S>, cursor: Cursor) {
     group.note_trouble(
         "a limit of what may be held is reached",
         &format!("lane {} waits until messages are redriven or deleted", cursor.lane),

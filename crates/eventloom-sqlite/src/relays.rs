@@ -7,10 +7,10 @@ use crate::{
 };
 use eventloom_core::{
     ConsumerName, Envelope, Epoch, Lane, Position, StoreError, StoreErrorKind, Uuid, faults,
-    ports::{LaneSent, Mark, Outgoing, RelayStanding, Relays, Source},
+    ports::{LaneSent, Mark, Outgoing, RelayStanding, Relays, Source, Untaken},
 };
 use sqlx::{SqliteConnection, sqlite::SqliteRow};
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 const BROKER: &str = "SELECT broker FROM eventloom_relays WHERE reader = ?1";
 const SENT: &str = "SELECT lane, epoch, confirmed FROM eventloom_cursors WHERE reader = ?1 ORDER BY lane";
@@ -19,12 +19,15 @@ const REMEMBER: &str = "INSERT INTO eventloom_relays (reader, broker) VALUES (?1
                         ON CONFLICT (reader) DO UPDATE SET broker = broker RETURNING broker";
 const MARKS: &str =
     "SELECT lane, epoch, position, id FROM eventloom_relayed WHERE origin = ?1 AND reader = ?2 ORDER BY lane";
-/// Those of a later epoch stay and are not counted.
+/// Those of a later epoch, and those below what was confirmed, stay and are not counted.
 const RAISE: &str = "INSERT INTO eventloom_relayed (origin, reader, lane, epoch, position, id) \
-                     VALUES (?1, ?2, ?3, ?4, ?5, ?6) ON CONFLICT (origin, reader, lane) DO UPDATE \
+                     SELECT ?1, ?2, ?3, ?4, ?5, ?6 WHERE ?7 <= coalesce((SELECT position FROM eventloom_relayed \
+                         WHERE origin = ?1 AND reader = ?2 AND lane = ?3), 0) ON CONFLICT (origin, reader, lane) DO UPDATE \
                      SET epoch = excluded.epoch, position = max(position, excluded.position), \
                          id = iif(excluded.position > position, excluded.id, id) \
                      WHERE epoch <= excluded.epoch";
+const IS_LATER: &str =
+    "SELECT count(*) FROM eventloom_relayed WHERE origin = ?1 AND reader = ?2 AND lane = ?3 AND epoch > ?4";
 const TAKE_IN: &str = "INSERT INTO eventloom_outbox (id, topic, type, key, source, subject, time, data, data_bytes, \
                        datacontenttype, dataschema, schemaversion, correlationid, causationid, traceparent, tracestate, \
                        headers, origin) \
@@ -77,9 +80,10 @@ impl Relays for Sqlite {
         Ok(marks.into_iter().map(mark).collect())
     }
 
-    async fn take_in(&self, source: &Source, messages: &[Outgoing]) -> Result<HashSet<Lane>, StoreError> {
+    async fn take_in(&self, source: &Source, messages: &[Outgoing]) -> Result<HashMap<Lane, Untaken>, StoreError> {
         let taking = failed("taking in what was relayed");
-        let mut fenced = HashSet::new();
+        let mut untaken = HashMap::new();
+        let confirmed = Mark::confirmed(messages);
         let mut tx = self.begin_write().await?;
         for mark in Mark::of(messages) {
             let raise = sqlx::query(RAISE)
@@ -88,15 +92,23 @@ impl Relays for Sqlite {
                 .bind(mark.lane.0)
                 .bind(mark.epoch.0)
                 .bind(mark.position.0)
-                .bind(&mark.id);
+                .bind(&mark.id)
+                .bind(confirmed.get(&mark.lane).copied().unwrap_or_default().0);
             if raise.execute(&mut *tx).await.map_err(taking)?.rows_affected() == 0 {
-                fenced.insert(mark.lane);
+                let is_later = sqlx::query_scalar(IS_LATER)
+                    .bind(source.log.to_string())
+                    .bind(source.reader.as_str())
+                    .bind(mark.lane.0)
+                    .bind(mark.epoch.0);
+                let is_later: i64 = is_later.fetch_one(&mut *tx).await.map_err(taking)?;
+                let why = if is_later > 0 { Untaken::Fenced } else { Untaken::Lost };
+                untaken.insert(mark.lane, why);
             }
         }
         faults::point("relay.before_insert");
         for message in messages
             .iter()
-            .filter(|message| !fenced.contains(&message.message.lane))
+            .filter(|message| !untaken.contains_key(&message.message.lane))
         {
             take_in(&mut tx, source, &message.message.envelope)
                 .await
@@ -105,7 +117,7 @@ impl Relays for Sqlite {
         faults::point("relay.before_delivery");
         tx.commit().await?;
         faults::point("relay.after_delivery");
-        Ok(fenced)
+        Ok(untaken)
     }
 
     async fn renew_identity(&self) -> Result<Uuid, StoreError> {

@@ -4,7 +4,7 @@ use super::{
     Attempted, Capacity, Claim, Cursor, DeadLetter, DeadLetters, Due, EffectClaim, EffectRequest, Failure, FenceError,
     Held, HeldMessage, HeldNow, Horizon, Inbox, Leases, LetGo, LetterFilter, Log, LogStatus, Mark, Move, NewHeld,
     OnceClaim, Outbox, Outgoing, Page, Pruned, ReadError, ReadLimits, ReaderStatus, Readers, Redrive, RegisterError,
-    Registration, RelayStanding, Relays, Reserve, Scope, Source, Start, Store, Tenure, Transaction,
+    Registration, RelayStanding, Relays, Reserve, Scope, Source, Start, Store, Tenure, Transaction, Untaken,
 };
 use crate::{
     error::{PublishError, StoreError, StoreErrorKind},
@@ -14,7 +14,7 @@ use crate::{
     place::{Epoch, Lane, LaneCount, Position},
 };
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     error::Error,
     future::Future,
     ops::{Deref, DerefMut},
@@ -416,7 +416,7 @@ impl<S: Relays, A: Around> Relays for Surrounded<S, A> {
         relay_standing(reader: &ConsumerName) -> RelayStanding, StoreError;
         remember_broker(reader: &ConsumerName, broker: Uuid) -> Uuid, StoreError;
         relay_marks(source: &Source) -> Vec<Mark>, StoreError;
-        take_in(source: &Source, messages: &[Outgoing]) -> HashSet<Lane>, StoreError;
+        take_in(source: &Source, messages: &[Outgoing]) -> HashMap<Lane, Untaken>, StoreError;
         renew_identity() -> Uuid, StoreError;
     }
 }

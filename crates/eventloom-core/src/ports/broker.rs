@@ -30,6 +30,9 @@ pub struct Outgoing {
     pub epoch: Epoch,
     /// How often somebody has sent it again by hand.
     pub redrives: u32,
+    /// How far the broker had confirmed its lane before, as the source knows. A broker that keeps marks and has less of the
+    /// lane has lost messages, and takes none ([`Fate::Lost`]).
+    pub confirmed: Option<Position>,
 }
 
 impl Outgoing {
@@ -64,6 +67,9 @@ pub enum Fate {
     Behind,
     /// Not accepted, because a later owner of its lane has sent already: this one's work is to be dropped.
     Fenced,
+    /// Not accepted, because the broker has less of its lane than it had confirmed: it has gone back
+    /// ([`Outgoing::confirmed`]).
+    Lost,
 }
 
 /// What a broker keeps in order.
@@ -174,6 +180,16 @@ pub struct Mark {
 }
 
 impl Mark {
+    /// How far the lanes of these messages had been confirmed before.
+    pub fn confirmed(messages: &[Outgoing]) -> BTreeMap<Lane, Position> {
+        let mut lanes = BTreeMap::new();
+        for message in messages {
+            let confirmed: &mut Position = lanes.entry(message.message.lane).or_default();
+            *confirmed = (*confirmed).max(message.confirmed.unwrap_or_default());
+        }
+        lanes
+    }
+
     /// What messages raise marks to: of each lane the latest epoch and the furthest message; in the order of lanes.
     pub fn of(messages: &[Outgoing]) -> Vec<Mark> {
         let mut furthest: BTreeMap<Lane, (Epoch, &Recorded)> = BTreeMap::new();

@@ -35,7 +35,7 @@ pub use inbox::{Claim, EffectClaim, EffectRequest, Inbox, OnceClaim};
 pub use leases::{Cursor, FenceError, Leases, Move, RegisterError, Registration, Reserve, Start, Taken, Tenure};
 pub use log::{Blocker, Horizon, Log, LogStatus, Page, Pruned, ReadError, ReadLimits};
 pub use readers::{LaneStatus, ReaderStatus, Readers};
-pub use relays::{LaneSent, RelayStanding, Relays};
+pub use relays::{LaneSent, RelayStanding, Relays, Untaken};
 pub use store::{Capacity, ConnectionOf, Outbox, Scope, Store, Transaction};
 
 /// Everything that an engine needs of a store.

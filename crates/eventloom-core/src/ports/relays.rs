@@ -9,7 +9,7 @@ use crate::{
     name::ConsumerName,
     place::{Epoch, Lane, Position},
 };
-use std::{collections::HashSet, future::Future};
+use std::{collections::HashMap, future::Future};
 use uuid::Uuid;
 
 /// Where a relay stands in its own log.
@@ -32,6 +32,15 @@ pub struct LaneSent {
     pub confirmed: Option<Position>,
 }
 
+/// Why nothing of a lane was taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Untaken {
+    /// A later epoch has sent.
+    Fenced,
+    /// Less of it is here than was confirmed: this log has gone back.
+    Lost,
+}
+
 /// Both ends of a relay.
 pub trait Relays: Store {
     /// Where a relay stands.
@@ -48,10 +57,11 @@ pub trait Relays: Store {
     fn relay_marks(&self, source: &Source) -> impl Future<Output = Result<Vec<Mark>, StoreError>> + Send;
 
     /// Takes messages of other logs into this one, in the order given, with their origin; raises the marks of their lanes.
-    /// Returns lanes of which nothing was taken, because a later epoch has sent.
+    /// Returns lanes of which nothing was taken, and why.
     ///
     /// # Contract
-    /// All of it is one transaction, and `Ok` means that it is durable. A message that is sent twice stands in the log
+    /// Marks are compared with what messages say was confirmed before, in the statement that raises them: messages of a lane
+    /// that stands below are not taken. All of it is one transaction, and `Ok` means that it is durable. A message that is sent twice stands in the log
     /// twice; inboxes dedup on its logical id.
     ///
     /// # Errors
@@ -60,7 +70,7 @@ pub trait Relays: Store {
         &self,
         source: &Source,
         messages: &[Outgoing],
-    ) -> impl Future<Output = Result<HashSet<Lane>, StoreError>> + Send;
+    ) -> impl Future<Output = Result<HashMap<Lane, Untaken>, StoreError>> + Send;
 
     /// Gives the log a new identity: after it was restored from a backup, or promoted, so that what comes now is not taken
     /// for what came before. Returns the new one.

@@ -10,10 +10,10 @@ use crate::{
     hold,
     lanes::Slice,
     time_limit::{Tx, ports::*},
-    worker::{Stopped, stopped},
+    worker::{Stopped, held_limit, stopped},
 };
 use eventloom_core::{
-    faults,
+    Position, faults,
     ports::{Backend, Cursor, Fate, HeldNow, HeldState, Move, Outgoing, Transaction},
 };
 use std::{
@@ -44,7 +44,7 @@ pub(crate) async fn see_through<S: Backend>(group: &Group<S>, relay: &State, sli
     let done = items_through(group, relay, &mut standing, &items).await;
     if matches!(done, Err(Stopped::Store(_))) {
         // It may come back as another one: what it remembers is compared again.
-        relay.idle().clear();
+        relay.distrust();
     }
     done
 }
@@ -69,6 +69,7 @@ async fn items_through<S: Backend>(
     let mut fates: Vec<Option<Fate>> = vec![None; items.len()];
     let behind = |item: &Item| item.key().is_some_and(|key| held.keys.contains(key));
     let mut queued: HashSet<usize> = (0..items.len()).filter(|index| behind(&items[*index])).collect();
+    let mut blamed: HashSet<usize> = HashSet::new();
     loop {
         let free: Vec<usize> = (0..items.len())
             .filter(|index| fates[*index].is_none() && !queued.contains(index))
@@ -81,7 +82,6 @@ async fn items_through<S: Backend>(
             send(group, relay, &outgoing).await?;
             return Ok(());
         }
-        let mut blamed: HashSet<usize> = HashSet::new();
         if !outgoing.is_empty() {
             let sent = send(group, relay, &outgoing).await?;
             blamed.extend(sent.blamed.iter().map(|nth| free[*nth]));
@@ -93,7 +93,7 @@ async fn items_through<S: Backend>(
             return Err(Stopped::InDoubt);
         }
         let outcomes = outcomes(group, relay, items, &fates, &queued, &blamed);
-        match commit(group, standing, items, &outcomes).await {
+        match commit(group, relay, standing, items, &outcomes).await {
             Ok(Committed::All) => return after(items, &outcomes),
             // An operator let these keys go: they are sent like others.
             Ok(Committed::Gone(keys)) => {
@@ -105,10 +105,15 @@ async fn items_through<S: Backend>(
             }
             Err(Trouble::HeldLimit) => {
                 let settled = before_holds(items, &outcomes);
-                commit_moves(group, standing, &standing.moves(&settled))
-                    .await
-                    .map_err(stopped)?;
-                return Err(Stopped::HeldLimit);
+                let mut moves = standing.moves(&settled);
+                confirm(&mut moves, items, &outcomes);
+                commit_moves(group, standing, &moves).await.map_err(stopped)?;
+                relay.recorded(&moves);
+                let no_room = |outcome: &Option<Outcome>| matches!(outcome, Some(Outcome::Hold(..) | Outcome::Queue));
+                let waits = items.iter().zip(&outcomes).filter(|(_, outcome)| no_room(outcome));
+                let waits: HashSet<Cursor> = waits.map(|(item, _)| item.cursor).collect();
+                waits.into_iter().for_each(|cursor| held_limit(group, cursor));
+                return after(items, &outcomes);
             }
             Err(Trouble::Conflict(_)) => {
                 count(&group.meter.counters.conflicts, 1);
@@ -119,11 +124,13 @@ async fn items_through<S: Backend>(
     }
 }
 
+/// As it is handed over; what was confirmed of its lane is known when it is.
 pub(super) fn outgoing(item: &Item) -> Outgoing {
     Outgoing {
         message: item.row.clone(),
         epoch: item.cursor.epoch,
         redrives: item.redrives,
+        confirmed: None,
     }
 }
 
@@ -181,7 +188,7 @@ fn outcomes<S: Backend>(
                 let (state, due_in) = hold::follows(group, &failed, item.attempt);
                 Some(Outcome::Hold(failed, state, due_in))
             }
-            Some(Fate::Unknown(_) | Fate::Behind | Fate::Fenced) => None,
+            Some(Fate::Unknown(_) | Fate::Behind | Fate::Fenced | Fate::Lost) => None,
         };
         match &outcome {
             None => drop(stopped.insert(item.cursor)),
@@ -203,6 +210,7 @@ enum Committed {
 /// One transaction for what is settled: messages set aside, messages queued, cursors moved.
 async fn commit<S: Backend>(
     group: &Group<S>,
+    relay: &State,
     standing: &mut Standing,
     items: &[Item],
     outcomes: &[Option<Outcome>],
@@ -250,6 +258,7 @@ async fn commit<S: Backend>(
     faults::point("relay.before_commit");
     tx.commit().await?;
     faults::point("relay.after_commit");
+    relay.recorded(&moves);
     let confirmed = outcomes
         .iter()
         .filter(|outcome| matches!(outcome, Some(Outcome::Done)))
@@ -273,9 +282,11 @@ async fn commit<S: Backend>(
 
 /// Writes into the moves up to where the broker has confirmed each lane.
 fn confirm(moves: &mut [Move], items: &[Item], outcomes: &[Option<Outcome>]) {
-    let mut last: HashMap<Cursor, _> = HashMap::new();
+    let mut last: HashMap<Cursor, Position> = HashMap::new();
+    let to: HashMap<Cursor, Position> = moves.iter().map(|step| (step.cursor, step.to)).collect();
     for (item, outcome) in items.iter().zip(outcomes) {
-        if matches!(outcome, Some(Outcome::Done)) {
+        let moved = to.get(&item.cursor).is_some_and(|to| item.row.position <= *to);
+        if moved && matches!(outcome, Some(Outcome::Done)) {
             last.insert(item.cursor, item.row.position);
         }
     }

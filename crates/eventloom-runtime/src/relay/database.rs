@@ -3,10 +3,10 @@
 
 use eventloom_core::{
     Envelope, StoreError, StoreErrorKind, chain,
-    ports::{Broker, BrokerError, Capabilities, Fate, Log, Marks, Outbox, Outgoing, Producer, Relays, Source},
+    ports::{Broker, BrokerError, Capabilities, Fate, Log, Marks, Outbox, Outgoing, Producer, Relays, Source, Untaken},
 };
 use futures::{FutureExt, future::BoxFuture};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 /// A store, as a broker. What it refuses is found by halving the batch, so a message that it does not take costs a few
 /// transactions more, and none beside it.
@@ -98,18 +98,15 @@ async fn take_in<S: Relays>(store: &S, source: &Source, batch: &[Outgoing]) -> V
         let is_stuck = |message: &Outgoing| message.key().is_some_and(|key| stuck.contains(key));
         let free: Vec<Outgoing> = part.iter().filter(|message| !is_stuck(message)).cloned().collect();
         let taken = match free.is_empty() {
-            true => Ok(HashSet::new()),
+            true => Ok(HashMap::new()),
             false => store.take_in(source, &free).await,
         };
         match taken {
-            Ok(fenced) => fates.extend(part.iter().map(|message| {
-                if is_stuck(message) {
-                    Fate::Behind
-                } else if fenced.contains(&message.message.lane) {
-                    Fate::Fenced
-                } else {
-                    Fate::Confirmed
-                }
+            Ok(untaken) => fates.extend(part.iter().map(|message| match untaken.get(&message.message.lane) {
+                _ if is_stuck(message) => Fate::Behind,
+                Some(Untaken::Fenced) => Fate::Fenced,
+                Some(Untaken::Lost) => Fate::Lost,
+                None => Fate::Confirmed,
             })),
             Err(error) if is_a_message(&error) && part.len() > 1 => {
                 let (first, second) = part.split_at(part.len() / 2);

@@ -22,8 +22,8 @@ const LATER: Duration = Duration::from_millis(200);
 /// Sends messages of one key, in order. `false`: one was not accepted, and what follows it waits.
 pub(crate) async fn drain<S: Backend>(group: &Group<S>, relay: &State, items: &[Item]) -> Result<bool, Stopped> {
     let messages: Vec<Outgoing> = items.iter().map(outgoing).collect();
-    let fates = match send(group, relay, &messages).await {
-        Ok(sent) => sent.fates,
+    let (fates, blamed) = match send(group, relay, &messages).await {
+        Ok(sent) => (sent.fates, sent.blamed),
         Err(Stopped::Broker) => {
             let wait = relay.probe_in().unwrap_or_default();
             put_off(group, &items[0], wait).await.map_err(stopped)?;
@@ -45,10 +45,15 @@ pub(crate) async fn drain<S: Backend>(group: &Group<S>, relay: &State, items: &[
                 .await
                 .map_err(stopped)?;
         }
-        Fate::Unknown(why) => {
+        Fate::Unknown(why) if blamed.contains(&confirmed) => {
             drain::fail(group, item, &Failed::transient(why))
                 .await
                 .map_err(stopped)?;
+        }
+        // The broker is to blame, and its outage burns no attempt.
+        Fate::Unknown(_) | Fate::Lost => {
+            let wait = relay.probe_in().unwrap_or_default();
+            put_off(group, item, wait).await.map_err(stopped)?;
         }
         // Nothing is said of the one ahead of it, so it is not to blame.
         Fate::Blocked(_) | Fate::Behind | Fate::Confirmed => {

@@ -8,15 +8,32 @@ use futures::{FutureExt, future::BoxFuture};
 use std::time::Duration;
 
 /// Confirms whatever it is given, and throws it away.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Null {
     confirms_after: Duration,
+    payload_bytes_max: u64,
+}
+
+impl Default for Null {
+    fn default() -> Self {
+        Null {
+            confirms_after: Duration::ZERO,
+            payload_bytes_max: u64::MAX,
+        }
+    }
 }
 
 impl Null {
     /// Confirms at once.
     pub fn new() -> Self {
         Null::default()
+    }
+
+    /// Refuses payloads of more bytes. There is no limit by default.
+    #[must_use]
+    pub fn payload_bytes_max(mut self, bytes: u64) -> Self {
+        self.payload_bytes_max = bytes;
+        self
     }
 
     /// Confirms each batch this much later.
@@ -35,7 +52,7 @@ impl Broker for Null {
     }
 
     fn capabilities(&self) -> Capabilities {
-        Capabilities::new(1 << 20).pipelines(true)
+        Capabilities::new(self.payload_bytes_max).pipelines(true)
     }
 
     fn check(&self, _message: &Envelope) -> Result<(), String> {

@@ -2,8 +2,7 @@
 //! else of its key, and what stands behind one that was not accepted stays behind.
 
 use super::{
-    outlet::AnyProducer,
-    state::State,
+    state::{State, Verified},
     telling::Telling,
     verify::{Unverified, verify},
 };
@@ -36,6 +35,9 @@ pub(super) struct Sent {
 /// The broker takes nothing for now, and nothing was settled.
 pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: &[Outgoing]) -> Result<Sent, Stopped> {
     let mut fates = before_sending(relay, messages);
+    let unasked: Vec<bool> = fates.iter().map(Option::is_some).collect();
+    // Whether the broker has said of any message what becomes of it.
+    let mut any = false;
     let mut resends = 0;
     let mut trouble = None;
     // Of unknown fate: everything else that may be sent is sent first, then these again.
@@ -74,7 +76,7 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
                 // Looked at again when it is known what became of the one before.
                 Fate::Behind => {}
                 fate => {
-                    answered = true;
+                    (answered, any) = (true, true);
                     if fate == Fate::Confirmed {
                         relay.note_confirmed();
                     }
@@ -87,8 +89,11 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
             "the broker said nothing of it".clone_into(&mut why);
         }
     }
-    note(group, relay, messages, &fates, trouble.as_deref());
-    let any = fates.iter().flatten().any(|fate| *fate != Fate::Behind);
+    let told = fates
+        .iter()
+        .zip(&unasked)
+        .map(|(fate, unasked)| fate.as_ref().filter(|_| !unasked));
+    note(group, relay, messages, told, trouble.as_deref());
     let position = |index: usize| messages[index].message.position;
     let is_settled = |index: &usize| matches!(&fates[*index], Some(fate) if *fate != Fate::Behind);
     relay.settled((0..messages.len()).filter(is_settled).map(position));
@@ -165,11 +170,14 @@ async fn submit<S: Backend>(
     messages: &[Outgoing],
     wave: &[usize],
 ) -> Result<Result<Vec<Fate>, BrokerError>, Stopped> {
-    let mut producer = match open(group, relay).await? {
+    let mut opened = match open(group, relay).await? {
         Ok(producer) => producer,
         Err(error) => return Ok(Err(error)),
     };
     let mut batch: Vec<Outgoing> = wave.iter().map(|index| messages[*index].clone()).collect();
+    for message in &mut batch {
+        message.confirmed = relay.confirmed_of(opened.log, message.message.lane, message.epoch);
+    }
     if faults::defect("delivery_id_changed_on_resend") {
         batch
             .iter_mut()
@@ -179,7 +187,7 @@ async fn submit<S: Backend>(
     let limit = group.settings.deadline;
     let telling = Telling::begin(group, relay, &batch);
     let answer = tokio::time::timeout(limit, async {
-        let ticket = producer.submit(batch).await?;
+        let ticket = opened.producer.submit(batch).await?;
         Ok(ticket.await)
     });
     let silent = || format!("no confirmation within {limit:?}");
@@ -187,6 +195,7 @@ async fn submit<S: Backend>(
         Ok(Ok(fates)) => fates,
         Ok(Err(error)) => {
             telling.refused();
+            relay.distrust();
             return Ok(Err(error));
         }
         Err(_) => vec![Fate::Unknown(silent()); wave.len()],
@@ -205,30 +214,47 @@ async fn submit<S: Backend>(
             .filter(refused)
             .for_each(|fate| *fate = Fate::Confirmed);
     }
-    // A producer that has left something in doubt is not used again.
-    if !fates.iter().any(|fate| matches!(fate, Fate::Unknown(_) | Fate::Fenced)) {
-        relay.idle().push(producer);
+    // A producer that has left something in doubt is not used again. What has answered before may be another one now, or
+    // have gone back.
+    match fates.iter().any(|fate| matches!(fate, Fate::Unknown(_) | Fate::Lost)) {
+        true => relay.distrust(),
+        false if fates.contains(&Fate::Fenced) => {}
+        false => relay.give_back(opened),
+    }
+    if fates.contains(&Fate::Lost) {
+        match open(group, relay).await? {
+            Ok(producer) => relay.give_back(producer),
+            Err(error) => return Ok(Err(error)),
+        }
+        let lost = |fate: &&mut Fate| **fate == Fate::Lost;
+        let why = "the broker had less than it had confirmed, and then it had not";
+        fates
+            .iter_mut()
+            .filter(lost)
+            .for_each(|fate| *fate = Fate::Unknown(why.to_owned()));
     }
     Ok(Ok(fates))
 }
 
 /// A producer that nobody else uses, for a broker that was found to remember what we do.
-async fn open<S: Backend>(
-    group: &Group<S>,
-    relay: &State,
-) -> Result<Result<Box<dyn AnyProducer>, BrokerError>, Stopped> {
-    let idle = relay.idle().pop();
-    if let Some(producer) = idle {
-        return Ok(Ok(producer));
-    }
+async fn open<S: Backend>(group: &Group<S>, relay: &State) -> Result<Result<Verified, BrokerError>, Stopped> {
+    let generation = match relay.producer() {
+        Ok(producer) => return Ok(Ok(producer)),
+        Err(generation) => generation,
+    };
     let source = Source {
         log: group.store().log_status().await.map_err(Stopped::Store)?.identity,
         reader: group.name().clone(),
     };
     let opening = async {
         let mut producer = relay.outlet.producer(&source).await.map_err(Unverified::Broker)?;
-        verify(group, &source, &relay.place(), producer.as_mut()).await?;
-        Ok(producer)
+        let lanes = verify(group, &source, &relay.place(), producer.as_mut()).await?;
+        relay.compared(source.log, &lanes);
+        Ok(Verified {
+            producer,
+            log: source.log,
+            generation,
+        })
     };
     let limit = group.settings.deadline;
     match tokio::time::timeout(limit, opening).await {
@@ -244,16 +270,15 @@ async fn open<S: Backend>(
     }
 }
 
-/// Keeps the breakers, and says what has changed.
-fn note<S: Backend>(
+/// Keeps the breakers, by what the broker has told, and says what has changed.
+fn note<'f, S: Backend>(
     group: &Group<S>,
     relay: &State,
     messages: &[Outgoing],
-    fates: &[Option<Fate>],
+    told: impl Iterator<Item = Option<&'f Fate>> + Clone,
     trouble: Option<&str>,
 ) {
-    let confirmed = |fate: &Option<Fate>| matches!(fate, Some(Fate::Confirmed));
-    if fates.iter().any(confirmed) {
+    if told.clone().flatten().any(|fate| *fate == Fate::Confirmed) {
         if relay.broker().succeeded() {
             tracing::info!(relay = %group.name(), broker = %relay.place(), "the broker takes messages again");
         }
@@ -264,7 +289,7 @@ fn note<S: Backend>(
     }
     let mut topics = relay.topics();
     let mut blocked: HashMap<&str, &str> = HashMap::new();
-    for (message, fate) in messages.iter().zip(fates) {
+    for (message, fate) in messages.iter().zip(told) {
         let topic = message.message.envelope.topic.as_str();
         match fate {
             Some(Fate::Blocked(why)) => {

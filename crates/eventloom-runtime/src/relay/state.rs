@@ -4,7 +4,10 @@ use super::{
     breaker::Breaker,
     outlet::{AnyProducer, Outlet},
 };
-use eventloom_core::{Clock, Position, ports::Capabilities};
+use eventloom_core::{
+    Clock, Epoch, Lane, Position, Uuid,
+    ports::{Capabilities, LaneSent, Move},
+};
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -14,6 +17,33 @@ use tokio::sync::watch;
 
 /// Doubts that are remembered; those of lanes that were lost are never settled here.
 const DOUBTS_MAX: usize = 20_000;
+
+/// A producer of a broker that was found to remember what we do.
+pub(super) struct Verified {
+    pub(super) producer: Box<dyn AnyProducer>,
+    /// Of which log it sends.
+    pub(super) log: Uuid,
+    pub(super) generation: u64,
+}
+
+#[derive(Default)]
+struct Idle {
+    producers: Vec<Verified>,
+    generation: u64,
+}
+
+#[derive(Default)]
+struct Known {
+    log: Option<Uuid>,
+    lanes: HashMap<Lane, (Epoch, Position)>,
+}
+
+impl Known {
+    fn raise(&mut self, lane: Lane, epoch: Epoch, confirmed: Position) {
+        let known = self.lanes.entry(lane).or_insert((epoch, confirmed));
+        *known = (*known).max((epoch, confirmed));
+    }
+}
 
 /// A relay in one process.
 pub(crate) struct State {
@@ -28,7 +58,9 @@ pub(crate) struct State {
     /// Since when the fate of messages is unknown, by their positions.
     doubts: Mutex<HashMap<Position, Instant>>,
     /// Producers that nobody uses.
-    idle: Mutex<Vec<Box<dyn AnyProducer>>>,
+    idle: Mutex<Idle>,
+    /// How far the broker had confirmed each lane when it was compared, and what it has confirmed since.
+    known: Mutex<Known>,
     /// Why nothing may be sent until somebody has looked.
     alarm: watch::Sender<Option<String>>,
 }
@@ -44,6 +76,7 @@ impl State {
             confirmed: Mutex::default(),
             doubts: Mutex::default(),
             idle: Mutex::default(),
+            known: Mutex::default(),
             alarm: watch::Sender::new(None),
         }
     }
@@ -103,8 +136,67 @@ impl State {
         }
     }
 
-    pub(super) fn idle(&self) -> MutexGuard<'_, Vec<Box<dyn AnyProducer>>> {
+    /// A producer that may be used, or which generation one belongs to that is opened now.
+    pub(super) fn producer(&self) -> Result<Verified, u64> {
+        let mut idle = self.idle();
+        idle.producers.pop().ok_or(idle.generation)
+    }
+
+    /// The producer has nothing in doubt, and may be used again unless something was distrusted meanwhile.
+    pub(super) fn give_back(&self, producer: Verified) {
+        let mut idle = self.idle();
+        if producer.generation == idle.generation {
+            idle.producers.push(producer);
+        }
+    }
+
+    /// Broker or source may have gone back, or lanes have come of which nothing was compared: before anything else is sent,
+    /// what they remember is compared again.
+    pub(crate) fn distrust(&self) {
+        let mut idle = self.idle();
+        idle.generation += 1;
+        idle.producers.clear();
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was compared.
+    pub(super) fn compared(&self, log: Uuid, lanes: &[LaneSent]) {
+        let mut known = self.known();
+        if known.log != Some(log) {
+            *known = Known {
+                log: Some(log),
+                lanes: HashMap::new(),
+            };
+        }
+        for sent in lanes {
+            if let Some(confirmed) = sent.confirmed {
+                known.raise(sent.lane, sent.epoch, confirmed);
+            }
+        }
+    }
+
+    /// The source has recorded what the broker has confirmed.
+    pub(super) fn recorded(&self, moves: &[Move]) {
+        let mut known = self.known();
+        for step in moves {
+            if let Some(confirmed) = step.confirmed {
+                known.raise(step.cursor.lane, step.cursor.epoch, confirmed);
+            }
+        }
+    }
+
+    /// How far the broker had confirmed the lane of an owner; `None` where that is not known.
+    pub(super) fn confirmed_of(&self, log: Uuid, lane: Lane, epoch: Epoch) -> Option<Position> {
+        let known = self.known();
+        let (under, confirmed) = known.lanes.get(&lane).filter(|_| known.log == Some(log))?;
+        (*under == epoch).then_some(*confirmed)
+    }
+
+    fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn alarm(&self) -> Option<String> {

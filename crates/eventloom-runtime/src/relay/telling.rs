@@ -71,7 +71,7 @@ fn ended(fate: &Fate) -> Option<Ended> {
         Fate::Confirmed => Some(Ended::Well),
         Fate::Refused(_) => Some(Ended::Refused),
         Fate::Blocked(_) => Some(Ended::Blocked),
-        Fate::Unknown(_) => Some(Ended::Unknown),
+        Fate::Unknown(_) | Fate::Lost => Some(Ended::Unknown),
         Fate::Fenced => Some(Ended::Fenced),
         Fate::Behind => None,
     }

@@ -27,20 +27,21 @@ impl From<StoreError> for Unverified {
     }
 }
 
-/// Compares what the source and the broker remember of each other.
+/// Compares what the source and the broker remember of each other. Returns how far the broker has confirmed each lane: a
+/// broker that keeps no marks is not asked again for that.
 pub(super) async fn verify<S: Backend>(
     group: &Group<S>,
     source: &Source,
     place: &str,
     producer: &mut dyn AnyProducer,
-) -> Result<(), Unverified> {
+) -> Result<Vec<LaneSent>, Unverified> {
     let store = group.store();
     let before = store.relay_standing(group.name()).await?;
     let Some(marks) = producer.marks().await.map_err(Unverified::Broker)? else {
-        return Ok(());
+        return Ok(Vec::new());
     };
     if eventloom_core::faults::defect("relay_marks_ignored") {
-        return Ok(());
+        return Ok(Vec::new());
     }
     if marks.broker == source.log {
         return Err(Unverified::Alarm(format!(
@@ -83,7 +84,7 @@ pub(super) async fn verify<S: Backend>(
             return Err(Unverified::Alarm(went_back(group.name().as_str(), place, &why)));
         }
     }
-    Ok(())
+    Ok(before.lanes)
 }
 
 /// What is wrong when the message at a mark is not the one that the broker has. One that was pruned cannot be compared, and

@@ -76,6 +76,7 @@ fn message(position: i64, key: Option<&str>, event_type: &str) -> Outgoing {
         }),
         epoch: Epoch(1),
         redrives: 0,
+        confirmed: None,
     }
 }
 
@@ -303,6 +304,15 @@ async fn marks_are_kept_as_claimed<F: BrokerFixture>(fixture: &F) -> Outcome {
         "a former owner",
         send(&mut later, vec![under(10, 2)]).await?,
         vec![Fate::Fenced],
+    )?;
+    let lost = Outgoing {
+        confirmed: Some(Position(11)),
+        ..under(12, 3)
+    };
+    same(
+        "more was confirmed than it has",
+        send(&mut later, vec![lost]).await?,
+        vec![Fate::Lost],
     )?;
     // An old message that was held, sent again by the owner: it arrives, and the mark stays.
     confirmed(&send(&mut later, vec![under(6, 3)]).await?)?;

@@ -46,6 +46,7 @@ struct State {
     refused_types: HashSet<String>,
     marks: HashMap<Source, BTreeMap<Lane, Mark>>,
     batches: u64,
+    turned_away: u64,
 }
 
 /// A broker in memory. Clones are the same broker.
@@ -94,6 +95,11 @@ impl Memory {
     /// Batches that were handed over.
     pub fn batches(&self) -> u64 {
         self.state().batches
+    }
+
+    /// How often somebody came while it was unreachable.
+    pub fn turned_away(&self) -> u64 {
+        self.state().turned_away
     }
 
     /// Makes it unreachable, or reachable again.
@@ -155,6 +161,9 @@ impl State {
         let mark = self.marks.get(source).and_then(|lanes| lanes.get(&lane));
         if mark.is_some_and(|mark| mark.epoch > epoch) {
             return Fate::Fenced;
+        }
+        if mark.map(|mark| mark.position) < outgoing.confirmed {
+            return Fate::Lost;
         }
         if self.blocked.contains(&envelope.topic) {
             return Fate::Blocked(format!("topic {:?} is unknown", envelope.topic));
@@ -237,7 +246,9 @@ impl Broker for Memory {
     }
 
     async fn producer(&self, source: &Source) -> Result<MemoryProducer, BrokerError> {
-        if self.state().down {
+        let mut state = self.state();
+        if state.down {
+            state.turned_away += 1;
             return Err(BrokerError::Unreachable("nobody listens".to_owned()));
         }
         Ok(MemoryProducer {
@@ -271,6 +282,7 @@ impl Producer for MemoryProducer {
         let (fates, delay) = {
             let mut state = self.broker.state();
             if state.down {
+                state.turned_away += 1;
                 return Err(BrokerError::Lost("nobody listens any more".to_owned()));
             }
             state.batches += 1;

@@ -200,6 +200,7 @@ mod tests {
             }),
             epoch: Epoch(1),
             redrives: 0,
+            confirmed: None,
         }
     }
 

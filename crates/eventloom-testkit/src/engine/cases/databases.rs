@@ -7,8 +7,8 @@ use crate::{
     store::{Failed, Fixture, Outcome, holds, same},
 };
 use eventloom_core::{
-    ConsumerName, Epoch, NewEvent, Payload, Position,
-    ports::{Log, Outgoing, Page, ReadLimits, Readers, Relays, Source, Start},
+    ConsumerName, Epoch, NewEvent, Payload, Position, Recorded,
+    ports::{Log, Outgoing, Page, ReadLimits, Readers, Relays, Source, Start, Untaken},
 };
 use eventloom_runtime::Database;
 
@@ -143,6 +143,77 @@ pub(super) async fn a_broker_that_was_restored_raises_an_alarm<F: Fixture>(fixtu
     holds("order of the key", times == 2 || numbers == [1, 2, 3, 4], &numbers)
 }
 
+/// It fails over to a standby that lags, say: nothing fails, and the producers that are open go on.
+pub(super) async fn a_broker_that_goes_back_while_it_is_sent_to_raises_an_alarm<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let times = times(&scene);
+    let broker = Memory::new();
+    let service = start(&scene, relay(broker.clone())).await?;
+    scene.publish(&[("a", 1), ("a", 2), ("a", 3)]).await?;
+    until_arrived(&scene, &broker, 3 * times).await?;
+    scene.until_settled(NAME).await?;
+    let first = broker.arrived()[0].position;
+    broker.restore_to(first);
+    scene.publish(&[("a", 4)]).await?;
+    let (_, why) = service.alarmed().await;
+    holds("what the alarm says", why.contains("has lost messages"), &why)?;
+    stop(service).await?;
+    same("messages", broker.arrived().len(), 1)
+}
+
+/// The same with a database, whose marks say it.
+pub(super) async fn a_database_that_has_gone_back_takes_nothing<F: Fixture>(fixture: &F) -> Outcome {
+    let (there, here) = (Scene::new(fixture).await, Scene::new(fixture).await);
+    here.publish(&[("a", 1), ("a", 2)]).await?;
+    let source = Source {
+        log: here.store.log_status().await?.identity,
+        reader: ConsumerName::parse(NAME)?,
+    };
+    let page = here.store.read_after(Position::START, ReadLimits::default()).await?;
+    let outgoing = |row: &Recorded, confirmed| Outgoing {
+        message: row.clone().into(),
+        epoch: Epoch(1),
+        redrives: 0,
+        confirmed,
+    };
+    let (first, second) = (&page.rows[0], &page.rows[1]);
+    let lost = there
+        .store
+        .take_in(&source, &[outgoing(second, Some(first.position))])
+        .await?;
+    same(
+        "without a mark",
+        lost.into_iter().collect::<Vec<_>>(),
+        vec![(first.lane, Untaken::Lost)],
+    )?;
+    same("marks", there.store.relay_marks(&source).await?.len(), 0)?;
+    same(
+        "the first",
+        there.store.take_in(&source, &[outgoing(first, None)]).await?.len(),
+        0,
+    )?;
+    let lost = there
+        .store
+        .take_in(&source, &[outgoing(second, Some(second.position))])
+        .await?;
+    same(
+        "below what was confirmed",
+        lost.into_iter().collect::<Vec<_>>(),
+        vec![(first.lane, Untaken::Lost)],
+    )?;
+    same(
+        "the second",
+        there
+            .store
+            .take_in(&source, &[outgoing(second, Some(first.position))])
+            .await?
+            .len(),
+        0,
+    )?;
+    let page = there.store.read_after(Position::START, ReadLimits::default()).await?;
+    same("rows", page.rows.len(), 2)
+}
+
 pub(super) async fn a_source_that_was_restored_raises_an_alarm<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     let times = times(&scene);
@@ -186,6 +257,7 @@ pub(super) async fn a_former_owner_is_refused_by_the_broker<F: Fixture>(fixture:
         message: page.rows[0].clone().into(),
         epoch: Epoch(epoch),
         redrives: 0,
+        confirmed: None,
     };
     let lane = page.rows[0].lane;
     same(
@@ -194,7 +266,11 @@ pub(super) async fn a_former_owner_is_refused_by_the_broker<F: Fixture>(fixture:
         0,
     )?;
     let fenced = there.store.take_in(&source, &[outgoing(4)]).await?;
-    same("a former owner", fenced.into_iter().collect::<Vec<_>>(), vec![lane])?;
+    same(
+        "a former owner",
+        fenced.into_iter().collect::<Vec<_>>(),
+        vec![(lane, Untaken::Fenced)],
+    )?;
     same(
         "the owner again",
         there.store.take_in(&source, &[outgoing(5)]).await?.len(),

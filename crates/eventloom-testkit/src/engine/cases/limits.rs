@@ -200,3 +200,29 @@ pub(super) async fn a_lane_at_its_limit_stops_alone<F: Fixture>(fixture: &F) -> 
     }
     Ok(())
 }
+
+pub(super) async fn calls_that_run_are_finished_where_no_more_may_be_held<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let lanes = scene.store.lanes();
+    let beside = |key: &String| lanes.lane_of(key) == lanes.lane_of("a");
+    let slow = (0..).map(|key| format!("k{key}")).find(beside).unwrap_or_default();
+    scene.script.set("first", 1, Treat::FailForGood);
+    scene.script.set("a", 1, Treat::FailForGood);
+    scene.script.set(&slow, 1, Treat::Take(Duration::from_millis(500)));
+    let service = scene.start(scene.caller("one").held_limits(1, 1)).await?;
+    scene.publish(&[("first", 1)]).await?;
+    scene
+        .until("the only place to be taken", async || {
+            Ok((scene.letters("one").await?.len() == 1).then_some(()))
+        })
+        .await?;
+    scene.publish(&[("a", 1), (&slow, 1)]).await?;
+    scene
+        .until("the slow call to be stored", async || {
+            Ok((scene.effects_of("one", &slow).await?.len() == 1).then_some(()))
+        })
+        .await?;
+    let calls = scene.script.keys().iter().filter(|key| **key == slow).count();
+    same("slow calls", calls, 1)?;
+    stop(service).await
+}

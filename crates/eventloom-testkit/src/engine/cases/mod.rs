@@ -96,6 +96,7 @@ macro_rules! engine_cases {
                 a_refused_message_is_dead_and_its_key_waits
                 a_blocked_topic_waits_alone
                 a_broker_that_is_down_is_waited_for
+                an_outage_burns_no_attempt_of_what_is_held
                 what_only_the_broker_chokes_on_is_set_aside
                 two_relays_share_and_a_dead_one_is_succeeded
                 only_its_topics_are_relayed
@@ -107,6 +108,8 @@ macro_rules! engine_cases {
                 databases_that_relay_to_each_other_do_not_loop
                 a_database_is_not_its_own_broker
                 a_broker_that_was_restored_raises_an_alarm
+                a_broker_that_goes_back_while_it_is_sent_to_raises_an_alarm
+                a_database_that_has_gone_back_takes_nothing
                 a_source_that_was_restored_raises_an_alarm
                 a_former_owner_is_refused_by_the_broker;
             trouble:
@@ -124,7 +127,8 @@ macro_rules! engine_cases {
                 numbers_that_the_pool_cannot_carry_together_are_refused
                 the_default_leaves_a_connection_free
                 held_limits_stop_the_lane_and_nothing_is_lost
-                a_lane_at_its_limit_stops_alone;
+                a_lane_at_its_limit_stops_alone
+                calls_that_run_are_finished_where_no_more_may_be_held;
         }
     };
 }

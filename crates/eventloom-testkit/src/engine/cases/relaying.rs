@@ -219,6 +219,32 @@ pub(super) async fn a_broker_that_is_down_is_waited_for<F: Fixture>(fixture: &F)
     ordered(&steps(&broker.arrived())?).or_else(|error| if times == 1 { Err(error) } else { Ok(()) })
 }
 
+/// Also where something behind it is refused without asking: that is no answer of the broker.
+pub(super) async fn an_outage_burns_no_attempt_of_what_is_held<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let broker = Memory::new();
+    broker.block(STEPS.as_str(), true);
+    let service = start(&scene, relay(broker.clone())).await?;
+    scene.publish(&[("a", 1)]).await?;
+    until_waiting(&scene, 1).await?;
+    let large = row(STEPS, "a", 2)?.with_payload(Payload::Binary(vec![0; 100 << 10]));
+    scene.publish_rows(&[large]).await?;
+    until_waiting(&scene, 2).await?;
+    broker.down(true);
+    broker.block(STEPS.as_str(), false);
+    scene
+        .until("more looks than there are attempts", async || {
+            Ok((broker.turned_away() > 6).then_some(()))
+        })
+        .await?;
+    let letters = scene.letters(NAME).await?;
+    let dead = letters.iter().filter(|letter| letter.state == HeldState::Dead).count();
+    same("dead", dead, 0)?;
+    broker.down(false);
+    until_arrived(&scene, &broker, 1).await?;
+    stop(service).await
+}
+
 pub(super) async fn what_only_the_broker_chokes_on_is_set_aside<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     let broker = Memory::new();
