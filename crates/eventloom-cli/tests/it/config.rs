@@ -76,6 +76,11 @@ fn what_is_wrong_is_told_with_its_place() {
             &["eventloom.toml:2: ", "\"laese\"", "\"lease\""][..],
         ),
         ("\n[relay]\nlease = 5\n", &[], &["eventloom.toml:3: ", "has no unit"]),
+        (
+            "[relay]\nlease = \"2h\"\n",
+            &[],
+            &["eventloom.toml:2: relay.lease: ", "not between"],
+        ),
         ("batch = 5\n", &[], &["eventloom.toml:1: ", "under [relay]"]),
         (
             "[relay]\nto = \"b.db\"\nbatch = 0\n",
