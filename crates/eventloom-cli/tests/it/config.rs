@@ -117,7 +117,9 @@ fn completions_and_man_pages() {
         let answer = run(command(folder.path(), &["completions", shell])).exits(0);
         answer.prints(&["eventloom", "redrive", "keep-log"]);
     }
-    run(command(folder.path(), &["man", "pages"])).exits(0).says(&["pages"]);
+    run(command(folder.path(), &["man", "pages"]))
+        .exits(0)
+        .says(&["man pages are in pages"]);
     let page = |name: &str| std::fs::read_to_string(folder.path().join("pages").join(name)).unwrap();
     assert!(page("eventloom.1").contains("eventloom\\-relay(1)"));
     assert!(page("eventloom-relay.1").contains("EVENTLOOM_RELAY_TO"));
