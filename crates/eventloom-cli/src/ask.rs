@@ -22,7 +22,7 @@ impl Consent {
         }
         if !io::stdin().is_terminal() {
             return Err(
-                Failure::usage(format!("{what} needs a yes, and there is no terminal to ask on"))
+                Failure::usage(format!("this needs a yes, and there is no terminal to ask on: {what}"))
                     .next("add --yes, or --dry-run to see what would be done"),
             );
         }

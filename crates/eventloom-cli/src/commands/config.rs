@@ -4,7 +4,7 @@ use crate::{
     failure::{Exit, Failure},
     output::{Output, plain, table},
     secrets,
-    settings::{Key, Origin, RelayFlags, Settings, Unsaid},
+    settings::{Key, Origin, Settings, Unsaid},
 };
 use serde::Serialize;
 
@@ -52,10 +52,8 @@ struct Setting {
 
 pub(crate) fn run(Verb::Show(show): Verb, settings: &Settings) -> Result<Exit, Failure> {
     let all: Vec<Setting> = Key::ALL.into_iter().map(|key| setting(key, settings)).collect();
-    // What cannot work is told here rather than by the daemon, as far as there is a relay.
-    if settings.values.said(Key::RelayTo).is_some() {
-        settings.relay(&RelayFlags::default())?;
-    }
+    // What cannot work is told here rather than by the daemon.
+    settings.check_relay()?;
     let mut output = Output::new();
     if show.json {
         all.iter().try_for_each(|setting| output.json(setting))?;

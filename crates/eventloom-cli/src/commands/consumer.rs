@@ -254,15 +254,16 @@ impl Work for With<'_, Reset> {
         let place = thousands(position.0);
         let lowest = before.lanes.iter().map(|lane| lane.position).min().unwrap_or_default();
         let highest = before.lanes.iter().map(|lane| lane.position).max().unwrap_or_default();
-        let what = format!(
-            "put {name} (now between {} and {}) after position {place}{forgetting}",
-            thousands(lowest.0),
-            thousands(highest.0)
-        );
+        let now = match lowest == highest {
+            true => format!("at {}", thousands(lowest.0)),
+            false => format!("between {} and {}", thousands(lowest.0), thousands(highest.0)),
+        };
+        let what = format!("put {name} (now {now}) after position {place}{forgetting}");
         let pruned_to = store.log_status().await?.pruned_to;
-        if pruned_to.0 > 0 && position <= pruned_to {
+        if pruned_to.0 > 0 && position <= pruned_to && to != Start::Latest {
             command.named.talk(&format!(
-                "rows up to {} were pruned: nothing before can be delivered again; see Eventloom::keep_log",
+                "rows up to {} were pruned: they cannot be delivered again. Services keep them \
+                 longer with Eventloom::keep_log, relays with --keep-log",
                 thousands(pruned_to.0)
             ));
         }

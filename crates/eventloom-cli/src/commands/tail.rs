@@ -210,7 +210,8 @@ impl Arguments {
             (0, "", "") => "the log is empty: nothing was published yet".to_owned(),
             (0, ..) => format!("there is no event{of}{place}"),
             (pruned_to, ..) => format!(
-                "there is no event{of}{place}; rows up to {} were pruned; Eventloom::keep_log keeps them longer",
+                "there is no event{of}{place}; rows up to {} were pruned, since every reader has passed them. \
+                 Services keep them longer with Eventloom::keep_log, relays with --keep-log",
                 figures::thousands(pruned_to)
             ),
         });

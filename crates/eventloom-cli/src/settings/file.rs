@@ -98,7 +98,7 @@ fn text_of(key: Key, value: &DeValue<'_>) -> Result<String, String> {
         // Where a relay begins may be a bare position.
         (Form::Text, DeValue::Integer(number)) if key == Key::RelayFrom => Ok(number.to_string()),
         (Form::Text, _) => Err(format!("{name} is a text in quotes")),
-        (Form::Switch, _) => Err(format!("{name} is true or false")),
+        (Form::Switch, _) => Err(format!("{name} is true or false, without quotes")),
         (Form::Number, _) => Err(format!("{name} is a whole number")),
         (Form::Duration, _) => Err(format!("{name} is a duration with its unit, such as \"5s\"")),
         (Form::Keeping, _) => Err(format!(

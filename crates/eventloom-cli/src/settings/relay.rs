@@ -38,7 +38,8 @@ pub(crate) struct RelayFlags {
     /// Batches at once, 1 to 64; 4 unless said otherwise [env: EVENTLOOM_RELAY_IN_FLIGHT]
     #[arg(long, value_name = "N")]
     in_flight: Option<String>,
-    /// How long lanes stay with an instance that is gone; 20s unless said otherwise [env: EVENTLOOM_RELAY_LEASE]
+    /// How long lanes stay with an instance that is gone, 300ms to 1h; 20s unless said otherwise
+    /// [env: EVENTLOOM_RELAY_LEASE]
     #[arg(long, value_name = "DURATION")]
     lease: Option<String>,
     /// How long the target may take to confirm a batch; half of the lease, and at most that
@@ -75,6 +76,16 @@ pub(crate) struct RelaySettings {
 }
 
 impl Settings {
+    /// What is wrong with what environment and file say of a relay. The target may come later, by a flag.
+    pub(crate) fn check_relay(&self) -> Result<(), Failure> {
+        let to = self.values.said(Key::RelayTo).is_none().then(|| "null:".to_owned());
+        let flags = RelayFlags {
+            to,
+            ..RelayFlags::default()
+        };
+        self.relay(&flags).map(drop)
+    }
+
     /// The relay that flags, environment and file ask for.
     pub(crate) fn relay(&self, flags: &RelayFlags) -> Result<RelaySettings, Failure> {
         let mut values = self.values.clone();
@@ -118,9 +129,7 @@ impl Settings {
                 .unwrap_or(Start::Earliest),
             batch: values.read(Key::RelayBatch, within(1, 10_000))?.unwrap_or(1000),
             in_flight: values.read(Key::RelayInFlight, within(1, 64))?.unwrap_or(4),
-            lease: values
-                .read(Key::RelayLease, figures::parse_duration)?
-                .unwrap_or(Duration::from_secs(20)),
+            lease: values.read(Key::RelayLease, lease)?.unwrap_or(Duration::from_secs(20)),
             confirm_within: values.read(Key::RelayConfirmWithin, figures::parse_duration)?,
             keep_log: values.read(Key::RelayKeepLog, keeping)?.flatten(),
             listen: values.said(Key::RelayListen).map(|said| said.text.clone()),
@@ -135,13 +144,21 @@ fn topics_of(text: &str) -> Result<Vec<Topic>, String> {
         .collect()
 }
 
+fn lease(text: &str) -> Result<Duration, String> {
+    let found = figures::parse_duration(text)?;
+    match (Duration::from_millis(300)..=Duration::from_secs(3600)).contains(&found) {
+        true => Ok(found),
+        false => Err(format!("{text} is not between 300ms and 1h")),
+    }
+}
+
 fn within(least: u32, most: u32) -> impl Fn(&str) -> Result<u32, String> {
     move |text| {
         let found = number(text)?;
         match (least..=most).contains(&found) {
             true => Ok(found),
             false => Err(format!(
-                "is {}, which is not between {least} and {}",
+                "{} is not between {least} and {}",
                 figures::thousands(found),
                 figures::thousands(most)
             )),

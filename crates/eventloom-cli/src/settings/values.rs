@@ -82,7 +82,7 @@ impl Values {
     fn say(&mut self, key: Key, text: String, origin: Origin) -> Result<(), Failure> {
         key.form()
             .check(&text)
-            .map_err(|why| Failure::usage(format!("{origin}: {} {why}", key.name())))?;
+            .map_err(|why| Failure::usage(format!("{origin}: {}: {why}", key.name())))?;
         self.0.insert(key, Value { text, origin });
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Values {
         };
         parse(&text)
             .map(Some)
-            .map_err(|why| Failure::usage(format!("{origin}: {} {why}", key.name())))
+            .map_err(|why| Failure::usage(format!("{origin}: {}: {why}", key.name())))
     }
 }
 

@@ -76,6 +76,11 @@ fn what_is_wrong_is_told_with_its_place() {
             &["eventloom.toml:2: ", "\"laese\"", "\"lease\""][..],
         ),
         ("\n[relay]\nlease = 5\n", &[], &["eventloom.toml:3: ", "has no unit"]),
+        (
+            "[relay]\nlease = \"2h\"\n",
+            &[],
+            &["eventloom.toml:2: relay.lease: ", "not between"],
+        ),
         ("batch = 5\n", &[], &["eventloom.toml:1: ", "under [relay]"]),
         (
             "[relay]\nto = \"b.db\"\nbatch = 0\n",
@@ -112,7 +117,9 @@ fn completions_and_man_pages() {
         let answer = run(command(folder.path(), &["completions", shell])).exits(0);
         answer.prints(&["eventloom", "redrive", "keep-log"]);
     }
-    run(command(folder.path(), &["man", "pages"])).exits(0).says(&["pages"]);
+    run(command(folder.path(), &["man", "pages"]))
+        .exits(0)
+        .says(&["man pages are in pages"]);
     let page = |name: &str| std::fs::read_to_string(folder.path().join("pages").join(name)).unwrap();
     assert!(page("eventloom.1").contains("eventloom\\-relay(1)"));
     assert!(page("eventloom-relay.1").contains("EVENTLOOM_RELAY_TO"));

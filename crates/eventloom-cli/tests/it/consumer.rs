@@ -124,9 +124,11 @@ fn they_are_put_elsewhere() {
             .exits(1)
             .says(&["were pruned", "next: "]);
         for place in [&["--earliest"][..], &["--since", "1h"]] {
-            reset(&[place, &["--dry-run"]].concat())
-                .exits(0)
-                .says(&["were pruned: nothing before can be delivered again", "keep_log"]);
+            reset(&[place, &["--dry-run"]].concat()).exits(0).says(&[
+                "were pruned: they cannot be delivered again",
+                "keep_log",
+                "--keep-log",
+            ]);
         }
     });
 }

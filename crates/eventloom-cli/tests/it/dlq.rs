@@ -88,7 +88,7 @@ fn they_are_looked_at() {
         assert_eq!(of_key.lines().count(), 2, "{of_key}");
         on(store, &["dlq", "list", "--key", "none of these"])
             .exits(0)
-            .says(&["nothing is held that answers to this"]);
+            .says(&["there are no dead letters with key \"none of these\""]);
         on(store, &["dlq", "list", "--consumer", "invoicin"])
             .exits(1)
             .says(&["did you mean invoicing?"]);
@@ -167,7 +167,7 @@ fn they_are_sent_again() {
         redrive(&["--all", "--key", "XK"]).exits(2);
         redrive(&["--all"])
             .exits(2)
-            .says(&["redrive all 3 dead letters of invoicing needs a yes", "--yes"]);
+            .says(&["needs a yes", "redrive all 3 dead letters of invoicing", "--yes"]);
         let dry = redrive(&["--key", "XK", "--dry-run"])
             .exits(0)
             .says(&["would redrive 1 dead letter of key XK"]);
@@ -207,7 +207,7 @@ fn they_are_given_up() {
         let delete = |arguments: &[&str]| on(store, &[&["dlq", "delete", "invoicing"], arguments].concat());
         delete(&[&ids[0]])
             .exits(2)
-            .says(&["delete 1 dead letter of invoicing needs a yes"]);
+            .says(&["needs a yes", "delete 1 dead letter of invoicing"]);
         delete(&["--all", "--dry-run"])
             .exits(0)
             .says(&["would delete all 3 dead letters of invoicing"]);

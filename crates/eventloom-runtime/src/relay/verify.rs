@@ -121,8 +121,8 @@ fn lost(relay: &str, place: &str, sent: &LaneSent, arrived: Option<Position>) ->
     let arrived = arrived.map_or("nothing".to_owned(), |arrived| format!("position {arrived} at most"));
     format!(
         "{place} has lost messages that it had confirmed: lane {} was confirmed up to position {confirmed}, and it has \
-         {arrived}. It was restored from a backup. Send them again with: eventloom consumer reset {relay} --to {}",
-        sent.lane, 0
+         {arrived}. It was restored from a backup. Send them again with: eventloom consumer reset {relay} --to earliest",
+        sent.lane
     )
 }
 

@@ -170,7 +170,7 @@ async fn what_goes_wrong() -> Tested {
         NewEvent::of(ORDERS, &placed("order-2"))?,
     ];
     service.publish_rows(&reordered(doubled(rows), 17)).await?;
-    faults.nth("commit", 2, StoreFault::DropReply);
+    faults.nth("commit", 1, StoreFault::DropReply);
     service.run_until_idle().await?;
     assert_eq!(faults.left("commit"), 0, "the fault was met");
     let invoices: i64 = sqlx::query_scalar("SELECT count(*) FROM invoices")

@@ -114,6 +114,22 @@ impl Work for Listing<'_> {
 }
 
 impl Listing<'_> {
+    fn nothing(&self) -> String {
+        let what = match self.list.state {
+            State::Dead => "there are no dead letters",
+            State::Waiting => "there are no waiting messages",
+            State::All => "nothing is held",
+        };
+        let whose = self.list.of.as_ref().or(self.list.consumer.as_ref());
+        let of = whose.map_or(String::new(), |name| format!(" of {name}"));
+        let with = self
+            .list
+            .key
+            .as_ref()
+            .map_or(String::new(), |key| format!(" with key {key:?}"));
+        format!("{what}{of}{with}")
+    }
+
     fn say_more(&self, found: &[DeadLetter], more: bool) {
         if more {
             talk(&format!(
@@ -126,7 +142,7 @@ impl Listing<'_> {
             .find(|letter| letter.state == HeldState::Dead)
             .or(found.first())
         {
-            None => talk("nothing is held that answers to this"),
+            None => talk(&self.nothing()),
             Some(letter) => {
                 let show = format!("dlq show {} {}", letter.consumer, plain(&letter.message.envelope.id));
                 talk(&format!("next: {}", self.settings.command(&show)));
@@ -170,7 +186,7 @@ fn state(letter: &DeadLetter) -> &'static str {
     }
 }
 
-/// Show one held message with its payload and its errors
+/// Show one held message with its payload and its last error
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// The consumer

@@ -221,7 +221,11 @@ impl Daemon<'_> {
         if why.contains("migrate --promoted") {
             failure.next(self.settings.command("migrate --promoted"))
         } else if why.contains("consumer reset") {
-            let to = if why.contains("--to 0") { "earliest" } else { "PLACE" };
+            let to = if why.contains("--to earliest") {
+                "earliest"
+            } else {
+                "PLACE"
+            };
             failure.next(self.settings.command(&format!("consumer reset {name} --to {to}")))
         } else {
             failure

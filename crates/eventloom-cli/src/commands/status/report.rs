@@ -94,9 +94,11 @@ impl Report {
                 next.push(settings.command(&format!("consumer resume {name}")));
             } else if reader.is_abandoned() {
                 let drop = settings.command(&format!("consumer drop {name}"));
-                next.push(format!(
-                    "start an instance of {name}; or, if it is not needed any more, {drop}"
-                ));
+                let start = match reader.is_relay {
+                    true => format!("start the relay {name}, which says so if it had stopped with an alarm"),
+                    false => format!("start an instance of {name}"),
+                };
+                next.push(format!("{start}; or, if it is not needed any more, {drop}"));
             }
         }
         next
