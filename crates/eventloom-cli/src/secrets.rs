@@ -18,7 +18,10 @@ pub(crate) fn without_passwords(text: &str) -> Cow<'_, str> {
         let end = rest
             .find(|c: char| c.is_whitespace() || matches!(c, '\'' | '"' | '`'))
             .unwrap_or(rest.len());
-        clean += &word_without_password(&rest[..end]);
+        clean += &match is_server(&clean) {
+            true => server_without_password(&rest[..end]),
+            false => word_without_password(&rest[..end]),
+        };
         rest = &rest[end..];
     }
     clean += rest;
@@ -31,7 +34,12 @@ pub(crate) fn of_store(text: &str) -> String {
         Some((_, place)) => place,
         None => behind_postgres(text).unwrap_or(text),
     };
-    text[..text.len() - place.len()].to_owned() + &word_without_password(place)
+    let before = &text[..text.len() - place.len()];
+    let place = match is_server(before) {
+        true => server_without_password(place),
+        false => word_without_password(place),
+    };
+    before.to_owned() + &place
 }
 
 /// A command line that was not understood: anything like `user:password@host` in it may be a URL that was mistyped.
@@ -81,6 +89,25 @@ fn word_without_password(word: &str) -> String {
     format!("{login}{place}?{}", parameters.collect::<Vec<_>>().join("&"))
 }
 
+/// Whether what follows this is the place of a server, and not the path of a file.
+fn is_server(before: &str) -> bool {
+    let scheme = before.trim_end_matches([':', '/']);
+    scheme.len() < before.len() && (scheme.ends_with("postgres") || scheme.ends_with("postgresql"))
+}
+
+/// Where the host was forgotten, with its @, what stands before the path is `user:password`: a port is a number.
+fn server_without_password(word: &str) -> String {
+    let (host, path) = word.split_at(word.find(['/', '?']).unwrap_or(word.len()));
+    match host.split_once(':') {
+        Some((user, port))
+            if !word.contains('@') && !host.starts_with('[') && !port.bytes().all(|byte| byte.is_ascii_digit()) =>
+        {
+            word_without_password(&format!("{user}:***{path}"))
+        }
+        _ => word_without_password(word),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +132,10 @@ mod tests {
                 "postgres://h:1/d?password=***&a=b",
             ),
             ("postgres://u:p@ss/w@127.0.0.1", "postgres://u:***@127.0.0.1"),
+            ("postgres://u:secret/db", "postgres://u:***/db"),
+            ("postgres://u:secret:5432/db?a=b", "postgres://u:***/db?a=b"),
+            ("postgres://h:5432/db", "postgres://h:5432/db"),
+            ("postgres://[::1]:5432/db", "postgres://[::1]:5432/db"),
             ("a://u:p@h b://u:p@h", "a://u:***@h b://u:***@h"),
             ("sqlite://shop.db", "sqlite://shop.db"),
         ];

@@ -35,6 +35,9 @@ pub struct Health {
     pub consumers: Vec<ConsumerHealth>,
 }
 
+/// What is said of a consumer that was dropped while it runs.
+const DROPPED: &str = "it was dropped, and delivers nothing; start the service anew to register it again";
+
 impl Health {
     pub(crate) async fn of<S: Backend>(process: &Process<S>, groups: &[Arc<Group<S>>], tasks_ended: usize) -> Self {
         let answer = tokio::time::timeout(STORE_ANSWERS, process.store.ping()).await;
@@ -69,6 +72,9 @@ impl Health {
             if consumer.lease_left.is_zero() {
                 why.push(format!("{}: no live lease", consumer.name));
             }
+            if consumer.dropped {
+                why.push(format!("{}: {DROPPED}", consumer.name));
+            }
             if let Some(alarm) = &consumer.alarm {
                 why.push(format!("{}: {alarm}", consumer.name));
             }
@@ -91,6 +97,8 @@ pub struct ConsumerHealth {
     pub lease_left: Duration,
     /// Paused by an operator.
     pub paused: bool,
+    /// Dropped by an operator: nothing is delivered until the service is started anew.
+    pub dropped: bool,
     /// Most keys fail, or the broker takes nothing: only probes run.
     pub outage: bool,
     /// Messages that share a transaction at the moment.
@@ -130,9 +138,9 @@ pub struct ConsumerHealth {
 
 impl ConsumerHealth {
     pub(crate) fn of<S: Backend>(group: &Group<S>) -> Self {
-        let (lanes, instances, paused) = {
+        let (lanes, instances, paused, dropped) = {
             let lanes = group.lanes();
-            (lanes.len(), lanes.members, lanes.paused)
+            (lanes.len(), lanes.members, lanes.paused, lanes.dropped)
         };
         let counters = &group.meter.counters;
         let now = group.process.clock.now();
@@ -143,6 +151,7 @@ impl ConsumerHealth {
             instances,
             lease_left: group.lease_until.borrow().saturating_duration_since(now),
             paused,
+            dropped,
             outage: group.probe_in().is_some(),
             batch_size: group.batch.get(),
             handled: counters.handled.read(),

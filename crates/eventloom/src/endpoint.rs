@@ -263,6 +263,7 @@ fn consumers(health: &Option<Health>) -> Vec<serde_json::Value> {
                 "lanes": consumer.lanes,
                 "lease_left_seconds": consumer.lease_left.as_secs_f64(),
                 "paused": consumer.paused,
+                "dropped": consumer.dropped,
                 "outage": consumer.outage,
                 "alarm": consumer.alarm,
             })

@@ -225,3 +225,20 @@ fn they_are_given_up() {
         );
     });
 }
+
+#[test]
+fn a_long_key_makes_no_wide_table() {
+    let store = TestStore::sqlite();
+    on(&store, &["migrate"]).exits(0);
+    let key = "k".repeat(1000);
+    let data = "{\"order\": \"XK\"}";
+    on(
+        &store,
+        &["publish", "orders", "order.placed", "--key", &key, "--data", data],
+    )
+    .exits(0);
+    service::run(&store, &["XK"], |reader| reader.dead == 1, || ());
+    let list = on(&store, &["dlq", "list"]).exits(0).stdout;
+    let widest = list.lines().map(|line| line.chars().count()).max().unwrap();
+    assert!(widest < 400, "{widest}: {list}");
+}

@@ -128,6 +128,20 @@ fn a_target_that_is_down_is_waited_for() {
 }
 
 #[test]
+fn one_that_was_dropped_says_so() {
+    let source = migrated(TestStore::sqlite());
+    let target = migrated(TestStore::sqlite());
+    let sent = BTreeSet::from([publish(&source, "a")]);
+    let daemon = Daemon::start(&source, target.url(), &[]);
+    until_arrived(&target, &sent);
+    on(&source, &["consumer", "drop", "relay", "--yes"]).exits(0);
+    daemon.until("trouble", |trouble| {
+        trouble["why"].as_str().unwrap().contains("dropped")
+    });
+    daemon.stop().exits(0);
+}
+
+#[test]
 fn a_source_that_is_down_is_waited_for() {
     on_postgres("a_source_that_is_down_is_waited_for", |source| {
         on(source, &["migrate"]).exits(0);

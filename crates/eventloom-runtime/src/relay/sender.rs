@@ -89,17 +89,22 @@ pub(super) async fn send<S: Backend>(group: &Group<S>, relay: &State, messages: 
             "the broker said nothing of it".clone_into(&mut why);
         }
     }
-    let told = fates
-        .iter()
-        .zip(&unasked)
-        .map(|(fate, unasked)| fate.as_ref().filter(|_| !unasked));
-    note(group, relay, messages, told, trouble.as_deref());
     let position = |index: usize| messages[index].message.position;
     let is_settled = |index: &usize| matches!(&fates[*index], Some(fate) if *fate != Fate::Behind);
     relay.settled((0..messages.len()).filter(is_settled).map(position));
     // What was not handed over is in no doubt.
+    let in_doubt = doubtful.len();
     let blamed = doubtful.into_iter().filter(|index| relay.doubt(position(*index)));
     let blamed: HashSet<usize> = blamed.collect();
+    // Where messages are to blame for all the trouble, nobody else waits for it.
+    let of_the_broker = trouble
+        .as_deref()
+        .filter(|_| blamed.is_empty() || blamed.len() < in_doubt);
+    let told = fates
+        .iter()
+        .zip(&unasked)
+        .map(|(fate, unasked)| fate.as_ref().filter(|_| !unasked));
+    note(group, relay, messages, told, of_the_broker);
     match trouble {
         Some(_) if !any && blamed.is_empty() => Err(Stopped::Broker),
         why => {

@@ -19,6 +19,8 @@ use serde::Serialize;
 
 const ERROR_CHARACTERS: usize = 100;
 const ERROR_CHARACTERS_LEAST: usize = 30;
+/// Of a key or a type in the table, which is as wide as its widest.
+const NAME_CHARACTERS: usize = 40;
 
 const LIST: &str = "\
 Examples:
@@ -170,8 +172,8 @@ fn row(letter: &DeadLetter) -> Vec<String> {
         letter.consumer.clone(),
         plain(&envelope.id).into_owned(),
         state(letter).to_owned(),
-        plain(&envelope.event_type).into_owned(),
-        plain(envelope.key.as_deref().unwrap_or("-")).into_owned(),
+        shortened(&plain(&envelope.event_type), NAME_CHARACTERS).into_owned(),
+        shortened(&plain(envelope.key.as_deref().unwrap_or("-")), NAME_CHARACTERS).into_owned(),
         letter.attempts.to_string(),
         letter
             .last_failed_at

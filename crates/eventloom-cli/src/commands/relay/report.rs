@@ -189,11 +189,12 @@ impl Report {
 
     fn say_trouble(&mut self, health: &Health, relay: &ConsumerHealth) -> Result<(), Failure> {
         let is_down = relay.outage;
-        if is_down || !health.store_reachable {
+        if is_down || relay.dropped || !health.store_reachable {
             let trouble = relay.trouble.as_ref().map(|(_, text)| text.as_str());
-            let why = match health.store_reachable {
-                true => trouble.unwrap_or("the broker takes nothing"),
-                false => "the source does not answer",
+            let why = match (health.store_reachable, relay.dropped) {
+                (false, _) => "the source does not answer",
+                (true, true) => "this relay was dropped, and relays nothing; start it anew to register it again",
+                (true, false) => trouble.unwrap_or("the broker takes nothing"),
             };
             if self.said.as_deref() != Some(why) {
                 self.said = Some(why.to_owned());
@@ -244,9 +245,10 @@ impl Report {
         if relay.instances > 1 {
             line += &format!("   {} instances", relay.instances);
         }
-        line += match (self.is_down, relay.paused) {
-            (true, _) => "   waiting",
-            (_, true) => "   paused",
+        line += match (relay.dropped, self.is_down, relay.paused) {
+            (true, ..) => "   dropped",
+            (_, true, _) => "   waiting",
+            (.., true) => "   paused",
             _ => "",
         };
         line
@@ -266,6 +268,7 @@ impl Report {
             "lanes": relay.lanes,
             "instances": relay.instances,
             "paused": relay.paused,
+            "dropped": relay.dropped,
             "source_reachable": health.store_reachable,
             "target_takes_messages": !relay.outage,
         })

@@ -102,7 +102,8 @@ macro_rules! engine_cases {
                 only_its_topics_are_relayed
                 what_is_too_large_is_held_and_not_sent
                 a_duplicate_of_what_is_held_counts_for_nothing
-                who_waits_behind_others_is_not_blamed;
+                who_waits_behind_others_is_not_blamed
+                a_message_to_blame_makes_no_outage;
             databases:
                 another_database_takes_it_in_once
                 databases_that_relay_to_each_other_do_not_loop

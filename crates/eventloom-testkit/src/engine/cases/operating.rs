@@ -199,6 +199,13 @@ pub(super) async fn a_dropped_consumer_stops<F: Fixture>(fixture: &F) -> Outcome
             Ok((health.consumers[0].lanes == 0 && health.consumers[0].trouble.is_some()).then_some(()))
         })
         .await?;
+    let health = service.health().await;
+    same("ready", health.ready, false)?;
+    holds(
+        "it says why",
+        health.not_ready()[0].contains("dropped"),
+        health.not_ready(),
+    )?;
     same("effects", scene.effects_of("one", "a").await?, [1])?;
     stop(service).await
 }

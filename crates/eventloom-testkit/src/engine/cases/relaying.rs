@@ -433,3 +433,34 @@ pub(super) async fn who_waits_behind_others_is_not_blamed<F: Fixture>(fixture: &
         held,
     )
 }
+
+pub(super) async fn a_message_to_blame_makes_no_outage<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let broker = Memory::new();
+    let poison = row(STEPS, "p", 1)?;
+    broker.on(poison.id(), Then::Vanish(u32::MAX));
+    scene.publish_rows(&[poison]).await?;
+    let service = start(&scene, relay(broker.clone())).await?;
+    let mut number = 0;
+    let is_clear = async || -> Result<bool, Failed> {
+        let held = !scene.letters(NAME).await?.is_empty();
+        Ok(held && !service.health().await.consumers[0].outage)
+    };
+    // Traffic beside, until it is known to be to blame and the broker known to be up.
+    while !is_clear().await? {
+        number += 1;
+        scene.publish(&[("beside", number)]).await?;
+        // pacing: traffic beside
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let outage = scene
+        .until("the poison to be dead, or an outage", async || {
+            let outage = service.health().await.consumers[0].outage;
+            let letters = scene.letters(NAME).await?;
+            let dead = letters.iter().any(|letter| letter.state == HeldState::Dead);
+            Ok((dead || outage).then_some(outage))
+        })
+        .await?;
+    stop(service).await?;
+    same("outage", outage, false)
+}
