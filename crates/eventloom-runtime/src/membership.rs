@@ -103,6 +103,10 @@ async fn keep<S: Backend>(group: &Group<S>) -> Result<Instant, StoreError> {
         lanes.rejoined = forgotten;
         lanes.apply(&tenure, group.settings.poison == Poison::Block)
     };
+    // Somebody else has owned them since, and the log may have another identity.
+    if let Some(relay) = group.relay.as_ref().filter(|_| !lost.is_empty()) {
+        relay.distrust();
+    }
     // After the lanes: whoever is woken by it looks whether its own are still there.
     group.lease_until.send_replace(counted_from + group.settings.lease);
     for lane in lost {

@@ -14,6 +14,10 @@ const EXCEPTIONS: &[(&str, &str)] = &[
         "SQLite lets one writer at a time, so its writers queue; Postgres needs no queue",
     ),
     (
+        "marks.rs",
+        "SQLite marks in a write transaction like any other: there is no round trip to save",
+    ),
+    (
         "renewals.rs",
         "Postgres keeps a connection for renewals; SQLite has one that writes, and renewals queue for it",
     ),

@@ -106,6 +106,21 @@ pub(super) async fn calls_run_ahead_of_their_results_so_far<F: Fixture>(fixture:
     stop(service).await
 }
 
+pub(super) async fn results_wait_for_a_store_that_is_away<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let keys: Vec<String> = (0..6).map(|key| format!("k{key}")).collect();
+    let steps: Vec<(&str, i64)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
+    scene.trouble.next("finish_effects", StoreFault::Fail, 3);
+    let service = scene.start_troubled(scene.troubled_caller("one")).await?;
+    scene.publish(&steps).await?;
+    scene.until_effects("one", 6).await?;
+    same("faults that are left", scene.trouble.left("finish_effects"), 0)?;
+    for key in &keys {
+        same(key, scene.script.runs(key, 1), 1)?;
+    }
+    stop(service).await
+}
+
 pub(super) async fn a_panic_ends_no_renewal<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     let service = scene.start_troubled(scene.troubled("one")).await?;
