@@ -44,7 +44,6 @@ impl Scratch {
         let pool = PgPoolOptions::new()
             .max_connections(connections)
             .min_connections(connections)
-            .test_before_acquire(false)
             .connect_with(options)
             .await?;
         migrate(&pool, MigrateOptions::default()).await?;

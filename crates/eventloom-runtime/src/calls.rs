@@ -252,6 +252,7 @@ async fn prepare<S: Backend>(
     mark: Option<Position>,
 ) -> Result<Vec<Stand>, Trouble> {
     let store = group.store();
+    let _turn = group.calls.prepare().await;
     faults::point("effect.before_claim");
     let mut tx = store.begin(group.scope()).await?;
     let held = batch::ask(group, &mut tx, standing, items).await?;

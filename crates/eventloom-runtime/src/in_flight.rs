@@ -8,12 +8,16 @@ use tokio::sync::{Semaphore, SemaphorePermit, watch};
 /// several calls, and hands that waited for it would lie idle.
 pub(crate) const UNSTORED_PER_CALL: u32 = 4;
 
+/// Lanes of one consumer that are prepared for their calls at once: each takes a connection, which consumers beside want too.
+const PREPARING: usize = 4;
+
 /// How many calls of one consumer may be in flight.
 #[derive(Debug)]
 pub(crate) struct Calls {
     running: Semaphore,
     /// Running, or returned and not stored: what is made again after a kill.
     unstored: Semaphore,
+    preparing: Semaphore,
 }
 
 /// A call's place, from before it is made until its result is stored.
@@ -29,7 +33,13 @@ impl Calls {
         Calls {
             running: permits(running),
             unstored: permits(running.saturating_mul(UNSTORED_PER_CALL)),
+            preparing: Semaphore::new(PREPARING),
         }
+    }
+
+    /// Waits for the turn to claim what is to be called.
+    pub(crate) async fn prepare(&self) -> Option<SemaphorePermit<'_>> {
+        self.preparing.acquire().await.ok()
     }
 
     /// Waits for a place. The semaphores are never closed.

@@ -197,19 +197,28 @@ async fn a_resend_has_the_same_ids<F: BrokerFixture>(fixture: &F) -> Outcome {
     same("the second", first_of(&arrived, "b").len(), 1)
 }
 
-async fn a_redrive_has_another_delivery_id<F: BrokerFixture>(_fixture: &F) -> Outcome {
-    let source = source()?;
+/// And so it arrives: a broker that dedups must not swallow what an operator asks for.
+async fn a_redrive_has_another_delivery_id<F: BrokerFixture>(fixture: &F) -> Outcome {
+    let (broker, source) = (fixture.fresh().await, source()?);
     let first = message(1, Some("a"), "order.placed");
-    let again = first.clone();
     let redriven = Outgoing {
         redrives: 1,
         ..first.clone()
     };
-    same("a resend", again.delivery_id(&source), first.delivery_id(&source))?;
     holds(
         "a redrive",
         redriven.delivery_id(&source) != first.delivery_id(&source) && redriven.delivery_id(&source).len() <= 68,
         redriven.delivery_id(&source),
+    )?;
+    let id = first.message.envelope.id.clone();
+    let mut producer = broker.producer(&source).await?;
+    confirmed(&send(&mut producer, vec![first]).await?)?;
+    confirmed(&send(&mut producer, vec![redriven]).await?)?;
+    let arrived = fixture.arrived(&broker).await;
+    same(
+        "arrivals",
+        arrived.iter().filter(|envelope| envelope.id == id).count(),
+        2,
     )
 }
 
