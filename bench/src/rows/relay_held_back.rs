@@ -1,5 +1,5 @@
 //! The relay's drain while others hold transactions open: one that has written, in another database, and one at REPEATABLE
-//! READ in this one, for a minute.
+//! READ in this one, for a minute. Without them it is measured before and after, since the machine drifts meanwhile.
 
 use super::relay::{FILL, drain};
 use crate::{
@@ -21,13 +21,15 @@ pub(crate) async fn figures(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     sqlx::query(FILL).bind(i64::from(rows)).execute(&scratch.pool).await?;
     scratch.run(&["VACUUM ANALYZE eventloom.outbox"]).await?;
     drain(&scratch, "warm", Null::new(), rows).await?;
-    let mut free = Vec::new();
-    for round in 0..bench.rounds {
-        scratch.settle().await?;
-        free.push(Sample::from(
-            drain(&scratch, &format!("free-{round}"), Null::new(), rows).await?,
-        ));
-    }
+    let free = async |when: &str| {
+        let mut rates = Vec::new();
+        for round in 0..bench.rounds {
+            scratch.settle().await?;
+            rates.push(drain(&scratch, &format!("{when}-{round}"), Null::new(), rows).await?);
+        }
+        anyhow::Ok(rates)
+    };
+    let before = free("before").await?;
     let writing = {
         let mut tx = elsewhere.pool.begin().await?;
         sqlx::query("INSERT INTO eventloom.outbox (topic, type) VALUES ('idle', 'idle')")
@@ -52,6 +54,10 @@ pub(crate) async fn figures(bench: &Bench<'_>) -> Result<Vec<Figure>> {
     reading.rollback().await?;
     writing.rollback().await?;
     beside.close().await;
+    scratch.run(&["VACUUM eventloom.cursors"]).await?;
+    let after = free("after").await?;
+    let free = before.iter().zip(after).map(|(before, after)| (before + after) / 2.0);
+    let free: Vec<Sample> = free.map(Sample::from).collect();
     scratch.drop().await?;
     elsewhere.drop().await?;
     // The last rounds: what piles up behind the open snapshot is there by then.
