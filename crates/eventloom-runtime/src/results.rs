@@ -128,14 +128,12 @@ async fn store_all<S: Backend>(group: &Group<S>, waiting: Vec<Waiting>) -> Vec<W
     let steps: Vec<&Step> = waiting.iter().map(|waiting| &waiting.step).collect();
     let result = match commit(group, &steps).await {
         Ok(()) => Ok(()),
-        Err(Trouble::Store(error)) if is_away(&error) => {
+        Err(Unstored::Nothing(Trouble::Store(error))) if is_away(&error) => {
             group.note_trouble("results of calls cannot be stored", &error);
             return waiting;
         }
-        Err(trouble) if waiting.len() > 1 && !matches!(trouble, Trouble::InDoubt) => {
-            return store_singly(group, waiting).await;
-        }
-        Err(trouble) => Err(trouble),
+        Err(Unstored::Nothing(_)) if waiting.len() > 1 => return store_singly(group, waiting).await,
+        Err(unstored) => Err(unstored.trouble()),
     };
     for waiting in waiting {
         // Whoever has gone does not want to know.
@@ -154,8 +152,10 @@ async fn store_singly<S: Backend>(group: &Group<S>, waiting: Vec<Waiting>) -> Ve
             continue;
         }
         match commit(group, &[&one.step]).await {
-            Err(Trouble::Store(error)) if is_away(&error) => return [one].into_iter().chain(waiting).collect(),
-            stored => drop(one.answer.send(stored)),
+            Err(Unstored::Nothing(Trouble::Store(error))) if is_away(&error) => {
+                return [one].into_iter().chain(waiting).collect();
+            }
+            stored => drop(one.answer.send(stored.map_err(Unstored::trouble))),
         }
     }
     Vec::new()
@@ -177,15 +177,34 @@ fn same(trouble: &Trouble) -> Trouble {
     }
 }
 
-async fn commit<S: Backend>(group: &Group<S>, steps: &[&Step]) -> Result<(), Trouble> {
-    let mut tx = group.store().begin(group.scope()).await?;
+/// Why steps were not stored. [`Trouble::InDoubt`] says too little: before COMMIT it is a fence, and nothing happened.
+enum Unstored {
+    Nothing(Trouble),
+    Perhaps,
+}
+
+impl Unstored {
+    fn trouble(self) -> Trouble {
+        match self {
+            Unstored::Nothing(trouble) => trouble,
+            Unstored::Perhaps => Trouble::InDoubt,
+        }
+    }
+}
+
+async fn commit<S: Backend>(group: &Group<S>, steps: &[&Step]) -> Result<(), Unstored> {
+    let nothing = |error: StoreError| Unstored::Nothing(error.into());
+    let mut tx = group.store().begin(group.scope()).await.map_err(nothing)?;
     if let Err(trouble) = write(group, &mut tx, steps).await {
         // The next one may want the same rows.
-        tx.rollback().await?;
-        return Err(trouble);
+        tx.rollback().await.map_err(nothing)?;
+        return Err(Unstored::Nothing(trouble));
     }
     faults::point("effect.before_commit");
-    tx.commit().await?;
+    tx.commit().await.map_err(|error| match Trouble::from(error) {
+        Trouble::InDoubt => Unstored::Perhaps,
+        trouble => Unstored::Nothing(trouble),
+    })?;
     faults::point("effect.after_commit");
     count(&group.meter.counters.commits, 1);
     Ok(())

@@ -61,8 +61,8 @@ pub trait Relays: Store {
     ///
     /// # Contract
     /// Marks are compared with what messages say was confirmed before, in the statement that raises them: messages of a lane
-    /// that stands below are not taken. All of it is one transaction, and `Ok` means that it is durable. A message that is sent twice stands in the log
-    /// twice; inboxes dedup on its logical id.
+    /// that stands below are not taken. All of it is one transaction, and `Ok` means that it is durable. A message that is
+    /// sent twice stands in the log twice; inboxes dedup on its logical id.
     ///
     /// # Errors
     /// Nothing was taken, but for [`StoreErrorKind::Indeterminate`](crate::StoreErrorKind::Indeterminate).

@@ -119,6 +119,7 @@ macro_rules! engine_cases {
                 a_silent_look_at_what_is_held_is_given_up
                 calls_run_ahead_of_their_results_so_far
                 results_wait_for_a_store_that_is_away
+                a_lane_that_was_lost_costs_others_no_call
                 a_slow_store_costs_no_call_its_time
                 a_panic_ends_no_renewal
                 a_store_that_flaps_burns_no_attempts

@@ -122,6 +122,47 @@ pub(super) async fn results_wait_for_a_store_that_is_away<F: Fixture>(fixture: &
     stop(service).await
 }
 
+/// One lane of several whose results share a commit was taken over: the others are stored without it.
+pub(super) async fn a_lane_that_was_lost_costs_others_no_call<F: Fixture>(fixture: &F) -> Outcome {
+    let scene = Scene::new(fixture).await;
+    let lanes = scene.store.lanes();
+    let lost = lanes.lane_of("lost");
+    let keys: Vec<String> = (0..)
+        .map(|key| format!("k{key}"))
+        .filter(|key| lanes.lane_of(key) != lost)
+        .take(8)
+        .collect();
+    let mut steps: Vec<(&str, i64)> = keys.iter().map(|key| (key.as_str(), 1)).collect();
+    steps.push(("lost", 1));
+    for key in &keys {
+        scene.script.set(key, 1, Treat::Take(Duration::from_millis(300)));
+    }
+    scene.script.set("lost", 1, Treat::Take(Duration::from_millis(400)));
+    // The first commit lasts until all others have come back, so that they share the second.
+    scene
+        .trouble
+        .next("finish_effects", StoreFault::Late(Duration::from_secs(1)), 1);
+    scene.publish(&steps).await?;
+    let service = scene.start_troubled(scene.troubled_caller("one")).await?;
+    scene
+        .until("all calls to be made", async || {
+            Ok((scene.script.runs_in_all() >= 9).then_some(()))
+        })
+        .await?;
+    let taken_over = format!("UPDATE {{cursors}} SET epoch = epoch + 1 WHERE reader = 'one' AND lane = {lost}");
+    fixture.execute(&scene.store, &taken_over).await;
+    scene
+        .until("the others to be stored", async || {
+            let stored = scene.effects("one").await?.len();
+            Ok((stored >= 8).then_some(()))
+        })
+        .await?;
+    for key in &keys {
+        same(key, scene.script.runs(key, 1), 1)?;
+    }
+    stop(service).await
+}
+
 pub(super) async fn a_panic_ends_no_renewal<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     let service = scene.start_troubled(scene.troubled("one")).await?;
