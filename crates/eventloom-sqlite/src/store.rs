@@ -3,8 +3,7 @@
 use crate::{
     error::{failed, kind_of},
     opening,
-    transaction::Seat,
-    transaction::SqliteTransaction,
+    transaction::{Seat, SqliteTransaction},
     turn::Turnstile,
     wake::Wake,
 };

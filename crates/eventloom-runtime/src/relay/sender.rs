@@ -180,9 +180,7 @@ async fn submit<S: Backend>(
         Err(error) => return Ok(Err(error)),
     };
     let mut batch: Vec<Outgoing> = wave.iter().map(|index| messages[*index].clone()).collect();
-    for message in &mut batch {
-        message.confirmed = relay.confirmed_of(opened.log, message.message.lane, message.epoch);
-    }
+    relay.tell_confirmed(opened.log, &mut batch);
     if faults::defect("delivery_id_changed_on_resend") {
         batch
             .iter_mut()

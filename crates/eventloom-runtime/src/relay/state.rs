@@ -6,7 +6,7 @@ use super::{
 };
 use eventloom_core::{
     Clock, Epoch, Lane, Position, Uuid,
-    ports::{Capabilities, LaneSent, Move},
+    ports::{Capabilities, LaneSent, Move, Outgoing},
 };
 use std::{
     collections::HashMap,
@@ -188,11 +188,17 @@ impl State {
         }
     }
 
-    /// How far the broker had confirmed the lane of an owner; `None` where that is not known.
-    pub(super) fn confirmed_of(&self, log: Uuid, lane: Lane, epoch: Epoch) -> Option<Position> {
+    /// Says with each message how far the broker had confirmed its lane, where that is known of its owner.
+    pub(super) fn tell_confirmed(&self, log: Uuid, batch: &mut [Outgoing]) {
         let known = self.known();
-        let (under, confirmed) = known.lanes.get(&lane).filter(|_| known.log == Some(log))?;
-        (*under == epoch).then_some(*confirmed)
+        if known.log != Some(log) {
+            return;
+        }
+        for outgoing in batch {
+            let of_lane = known.lanes.get(&outgoing.message.lane);
+            let of_owner = of_lane.filter(|(epoch, _)| *epoch == outgoing.epoch);
+            outgoing.confirmed = of_owner.map(|(_, confirmed)| *confirmed);
+        }
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {

@@ -10,7 +10,7 @@ use eventloom_core::{
     ConsumerName, Epoch, NewEvent, Payload, Position, Recorded,
     ports::{Log, Outgoing, Page, ReadLimits, Readers, Relays, Source, Start, Untaken},
 };
-use eventloom_runtime::Database;
+use eventloom_runtime::{Database, Service};
 
 pub(super) async fn another_database_takes_it_in_once<F: Fixture>(fixture: &F) -> Outcome {
     let (there, here) = (Scene::new(fixture).await, Scene::new(fixture).await);
@@ -111,14 +111,20 @@ pub(super) async fn a_database_is_not_its_own_broker<F: Fixture>(fixture: &F) ->
     same("rows", page.rows.len(), times(&scene))
 }
 
+/// Three of a key have arrived at a broker, and its relay knows.
+async fn with_three_arrived<F: Fixture>(scene: &Scene<'_, F>) -> Result<(Memory, Service<F::Store>), Failed> {
+    let broker = Memory::new();
+    let service = start(scene, relay(broker.clone())).await?;
+    scene.publish(&[("a", 1), ("a", 2), ("a", 3)]).await?;
+    until_arrived(scene, &broker, 3 * times(scene)).await?;
+    scene.until_settled(NAME).await?;
+    Ok((broker, service))
+}
+
 pub(super) async fn a_broker_that_was_restored_raises_an_alarm<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
     let times = times(&scene);
-    let broker = Memory::new();
-    let service = start(&scene, relay(broker.clone())).await?;
-    scene.publish(&[("a", 1), ("a", 2), ("a", 3)]).await?;
-    until_arrived(&scene, &broker, 3 * times).await?;
-    scene.until_settled(NAME).await?;
+    let (broker, service) = with_three_arrived(&scene).await?;
     stop(service).await?;
     let second = broker.arrived()[1].position;
     broker.restore_to(second);
@@ -146,12 +152,7 @@ pub(super) async fn a_broker_that_was_restored_raises_an_alarm<F: Fixture>(fixtu
 /// It fails over to a standby that lags, say: nothing fails, and the producers that are open go on.
 pub(super) async fn a_broker_that_goes_back_while_it_is_sent_to_raises_an_alarm<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
-    let times = times(&scene);
-    let broker = Memory::new();
-    let service = start(&scene, relay(broker.clone())).await?;
-    scene.publish(&[("a", 1), ("a", 2), ("a", 3)]).await?;
-    until_arrived(&scene, &broker, 3 * times).await?;
-    scene.until_settled(NAME).await?;
+    let (broker, service) = with_three_arrived(&scene).await?;
     let first = broker.arrived()[0].position;
     broker.restore_to(first);
     scene.publish(&[("a", 4)]).await?;

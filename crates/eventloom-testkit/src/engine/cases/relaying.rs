@@ -10,7 +10,34 @@ use eventloom_core::{
     ConsumerName, Payload, Uuid,
     ports::{DeadLetters, HeldState, Log, Redrive, Store as _},
 };
+use eventloom_runtime::Service;
 use std::time::Duration;
+
+/// Publishes, each time when the one before has arrived, until a condition holds.
+async fn traffic_until<F: Fixture>(
+    scene: &Scene<'_, F>,
+    broker: &Memory,
+    done: impl AsyncFn() -> Result<bool, Failed>,
+) -> Outcome {
+    let mut number = 0;
+    while !done().await? {
+        number += 1;
+        let before = broker.arrived().len();
+        scene.publish(&[("beside", number)]).await?;
+        until_arrived(scene, broker, before + 1).await?;
+    }
+    Ok(())
+}
+
+/// A broker that never answers for the message in the log, which is of key `p`, and a relay to it.
+async fn with_poison<F: Fixture>(scene: &Scene<'_, F>) -> Result<(Memory, Service<F::Store>), Failed> {
+    let broker = Memory::new();
+    let poison = row(STEPS, "p", 1)?;
+    broker.on(poison.id(), Then::Vanish(u32::MAX));
+    scene.publish_rows(&[poison]).await?;
+    let service = start(scene, relay(broker.clone())).await?;
+    Ok((broker, service))
+}
 
 pub(super) async fn everything_arrives_in_order<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
@@ -247,11 +274,7 @@ pub(super) async fn an_outage_burns_no_attempt_of_what_is_held<F: Fixture>(fixtu
 
 pub(super) async fn what_only_the_broker_chokes_on_is_set_aside<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
-    let broker = Memory::new();
-    let poison = row(STEPS, "p", 1)?;
-    broker.on(poison.id(), Then::Vanish(u32::MAX));
-    scene.publish_rows(&[poison]).await?;
-    let service = start(&scene, relay(broker.clone())).await?;
+    let (broker, service) = with_poison(&scene).await?;
     let beside = async {
         let mut number = 0;
         loop {
@@ -418,13 +441,7 @@ pub(super) async fn who_waits_behind_others_is_not_blamed<F: Fixture>(fixture: &
     let service = start(&scene, relay(broker.clone()).in_flight(1)).await?;
     until_arrived(&scene, &broker, 30 * times(&scene)).await?;
     // Traffic beside, so that the broker is known to be up.
-    let mut number = 0;
-    while scene.letters(NAME).await?.is_empty() {
-        number += 1;
-        scene.publish(&[("beside", number)]).await?;
-        // pacing: traffic beside
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    traffic_until(&scene, &broker, async || Ok(!scene.letters(NAME).await?.is_empty())).await?;
     let held = service.health().await.consumers[0].held;
     stop(service).await?;
     holds(
@@ -436,23 +453,13 @@ pub(super) async fn who_waits_behind_others_is_not_blamed<F: Fixture>(fixture: &
 
 pub(super) async fn a_message_to_blame_makes_no_outage<F: Fixture>(fixture: &F) -> Outcome {
     let scene = Scene::new(fixture).await;
-    let broker = Memory::new();
-    let poison = row(STEPS, "p", 1)?;
-    broker.on(poison.id(), Then::Vanish(u32::MAX));
-    scene.publish_rows(&[poison]).await?;
-    let service = start(&scene, relay(broker.clone())).await?;
-    let mut number = 0;
-    let is_clear = async || -> Result<bool, Failed> {
+    let (broker, service) = with_poison(&scene).await?;
+    // Until it is known to be to blame, and the broker known to be up.
+    traffic_until(&scene, &broker, async || {
         let held = !scene.letters(NAME).await?.is_empty();
         Ok(held && !service.health().await.consumers[0].outage)
-    };
-    // Traffic beside, until it is known to be to blame and the broker known to be up.
-    while !is_clear().await? {
-        number += 1;
-        scene.publish(&[("beside", number)]).await?;
-        // pacing: traffic beside
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    })
+    .await?;
     let outage = scene
         .until("the poison to be dead, or an outage", async || {
             let outage = service.health().await.consumers[0].outage;
