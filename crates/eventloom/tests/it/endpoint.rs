@@ -1,25 +1,15 @@
 //! The endpoint beside a service: metrics as Prometheus reads them, and health.
 
 use crate::folder::{Folder, until};
+use crate::order::Placed;
 use eventloom::{Endpoint, EndpointError, Eventloom, Service, sqlite::prelude::*};
-use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
 const ORDERS: Topic = Topic::new("orders");
-
-#[derive(Serialize, Deserialize)]
-struct Placed(String);
-
-impl Event for Placed {
-    const TYPE: &'static str = "order.placed";
-    fn key(&self) -> Option<Cow<'_, str>> {
-        Some(Cow::Borrowed(&self.0))
-    }
-}
 
 #[derive(Debug, thiserror::Error)]
 #[error("no such order")]

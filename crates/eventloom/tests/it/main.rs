@@ -18,6 +18,7 @@ mod handlers;
 #[cfg(feature = "postgres")]
 mod hostile;
 mod once;
+mod order;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]

@@ -2,11 +2,12 @@
 //! two databases.
 
 use crate::folder::{Folder, until};
+use crate::order::Placed;
 use eventloom::{NewEvent, sqlite::prelude::*};
 use opentelemetry::trace::{SpanKind, Status, TracerProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use serde::{Deserialize, Serialize};
-use std::{borrow::Cow, sync::LazyLock, time::Duration};
+use std::{sync::LazyLock, time::Duration};
 use tracing::Instrument;
 use tracing_subscriber::layer::SubscriberExt;
 
@@ -16,16 +17,6 @@ const FOREIGN_ORDERS: Topic = Topic::new("orders-with-context");
 const ALONE: Topic = Topic::new("orders-alone");
 const REFUSED: Topic = Topic::new("orders-refused");
 const FOREIGN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-
-#[derive(Serialize, Deserialize)]
-struct Placed(String);
-
-impl Event for Placed {
-    const TYPE: &'static str = "order.placed";
-    fn key(&self) -> Option<Cow<'_, str>> {
-        Some(Cow::Borrowed(&self.0))
-    }
-}
 
 #[derive(Serialize, Deserialize)]
 struct Invoiced(String);

@@ -2,14 +2,13 @@
 //! to blame like one that fails, and nobody else's call is made again for it.
 
 use crate::folder::{Folder, until};
+use crate::order::Placed;
 use eventloom::{
     Backoff, Consumer, EffectContext, EffectHandle, Eventloom, LetterFilter, NewEvent, PublishError,
     ports::{Backend, HeldState},
     sqlite::prelude::*,
 };
-use serde::{Deserialize, Serialize};
 use std::{
-    borrow::Cow,
     collections::HashMap,
     sync::{Arc, Mutex},
     time::Duration,
@@ -20,16 +19,6 @@ const NOTICES: Topic = Topic::new("notices");
 /// The type that the outbox of a case takes no event of.
 const REFUSED: &str = "refused";
 const ATTEMPTS: u32 = 3;
-
-#[derive(Serialize, Deserialize)]
-struct Placed(String);
-
-impl Event for Placed {
-    const TYPE: &'static str = "order.placed";
-    fn key(&self) -> Option<Cow<'_, str>> {
-        Some(Cow::Borrowed(&self.0))
-    }
-}
 
 /// Counts calls by key, and tells others of each.
 struct Notify(Arc<Mutex<HashMap<String, u32>>>);
